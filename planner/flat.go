@@ -21,9 +21,11 @@ type flat struct {
 	// over.
 	over   rows
 	values []flatValue
-	// made lists in the order of in the slot that makes each value read, or -1, and uses by
-	// slot how often it is read, its maker's hold included: as long as each op runs once.
-	made, uses []int32
+	// fresh is by slot the instance that an execution makes, held by its maker alone. made
+	// lists in the order of in the slot that makes each value read, or -1, and once is
+	// fresh with the reads counted: as long as each op runs once.
+	fresh, once []instance
+	made        []int32
 	// scratch is the sum of what the op's kernel takes inside; scripted: it
 	// takes it in an order of its own.
 	scratch  []int64
@@ -82,24 +84,27 @@ func newFlat(g *ortmodel.Graph) *flat {
 
 // link finds which slot each read means, and how often each is read.
 func (f *flat) link() {
-	f.uses, f.made = make([]int32, len(f.out.items)), make([]int32, len(f.in.items))
+	f.fresh, f.made = make([]instance, len(f.out.items)), make([]int32, len(f.in.items))
 	slot := slices.Repeat([]int32{-1}, len(f.values))
 	for k, v := range f.out.items {
-		f.uses[k] = 1
+		f.fresh[k] = instance{value: v, buf: -1, uses: 1, birth: -1, death: -1, class: -1}
 		if v >= 0 {
 			slot[v] = int32(k)
-			if !f.values[v].inner {
-				f.uses[k] = forever
+			val := &f.values[v]
+			f.fresh[k].class, f.fresh[k].bytes = val.class, val.bytes
+			if !val.inner {
+				f.fresh[k].uses = forever
 			}
 		}
 	}
+	f.once = slices.Clone(f.fresh)
 	for i, v := range f.in.items {
 		f.made[i] = -1
 		if v >= 0 {
 			f.made[i] = slot[v]
 		}
 		if k := f.made[i]; k >= 0 {
-			f.uses[k]++
+			f.once[k].uses++
 		}
 	}
 }

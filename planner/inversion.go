@@ -53,12 +53,13 @@ func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []Co
 	place := places(order)
 	var batch []ControlEdge
 	seen := make([]bool, len(order))
-	for b, born := range sim.birth {
-		if born < 0 || born >= at || sim.death[b] >= 0 && sim.death[b] < at {
+	for i := range sim.insts {
+		b := &sim.insts[i]
+		if b.birth < 0 || b.birth >= at || b.death >= 0 && b.death < at {
 			continue
 		}
-		maker := schedule[born]
-		if seen[maker] || ix.p.Graph.Values[sim.value[b]].Bytes < part(ix.tune.largeShare, sim.peak) || w.pos[maker] <= w.pos[schedule[at]] || !ix.guardable(maker) {
+		maker := schedule[b.birth]
+		if seen[maker] || b.bytes < part(ix.tune.largeShare, sim.peak) || w.pos[maker] <= w.pos[schedule[at]] || !ix.guardable(maker) {
 			continue
 		}
 		seen[maker] = true

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -25,21 +26,29 @@ type liveSim struct {
 	eraseShapes bool
 	hidden      int
 
-	cur               []int32 // value -> latest instance, -1: fed
-	start             []int32 // position -> first entry in read
-	read              []int32 // instance read, flat; -1: fed
-	first             []int32 // position -> first instance it makes
-	value             []int32 // instance -> value
-	ownRead, ownValue []int32 // what read and value are made in
-	uses              []int32 // instance (as buffer) -> reads left
-	buf               []int32 // instance -> owning instance, -1: somebody else's memory
-	birth             []int32 // buffer -> position of its allocation, -1: none
-	death             []int32 // buffer -> position of its last release, -1: never
-	delta             []int64 // position -> bytes allocated there
-	freed             []int64 // position -> bytes released after it
-	byCls             [][]int32
-	peak              int64
-	peakAt            int
+	state  []uint8    // operator -> ran, readsCopy
+	latest []int32    // value -> the instance of its latest copy plus 1, 0: none
+	start  []int32    // position -> first entry in read
+	read   []int32    // instance read, flat; -1: fed. It begins with the graph's own, f.made
+	first  []int32    // position -> first instance it makes
+	insts  []instance // first those that first executions make, by slot
+	delta  []int64    // position -> bytes allocated there
+	freed  []int64    // position -> bytes released after it
+	byCls  [][]int32
+	peak   int64
+	peakAt int
+}
+
+// An instance is one execution's output, and the buffer that it may be: side by side,
+// since each read asks most of it.
+type instance struct {
+	value int32
+	buf   int32 // the owning instance, -1: somebody else's memory
+	uses  int32 // as buffer: reads left
+	birth int32 // as buffer: the position of its allocation, -1: none
+	death int32 // as buffer: the position of its last release, -1: never
+	class int32
+	bytes int64
 }
 
 // forever is more reads than a value has: what counts them down never releases
@@ -51,7 +60,8 @@ func newLiveSim(ix *index) *liveSim {
 	for v := range ix.p.Graph.Values {
 		classes = max(classes, ix.p.Graph.Values[v].Class+1)
 	}
-	return &liveSim{ix: ix, f: ix.flat, cur: make([]int32, len(ix.root)), byCls: make([][]int32, classes)}
+	return &liveSim{ix: ix, f: ix.flat, state: make([]uint8, len(ix.p.Graph.Nodes)), latest: make([]int32, len(ix.root)),
+		read: slices.Clone(ix.flat.made), byCls: make([][]int32, classes)}
 }
 
 // run simulates the schedule and returns its peak in bytes.
@@ -60,94 +70,94 @@ func (s *liveSim) run(schedule []int) int64 { return s.below(schedule, math.MaxI
 // below is run for who does not take a peak of limit bytes or more: it ends, and returns
 // limit, where that much is read later at one place, dead buffers left out.
 func (s *liveSim) below(schedule []int, limit int64) int64 {
-	s.resolve(schedule)
-	return s.resolved(schedule, limit)
-}
-
-// onceBelow is below for an order of all operators: each read means the one instance that
-// there is, which is known ahead. Instances are slots then, in the graph's order.
-func (s *liveSim) onceBelow(order []int, limit int64) int64 {
-	f := s.f
-	s.start, s.first = resize(s.start, len(order)), resize(s.first, len(order))
-	s.read, s.value, s.uses = f.made, f.out.items, append(s.uses[:0], f.uses...)
-	for pos, op := range order {
-		s.start[pos], s.first[pos] = f.in.start[op], f.out.start[op]
-	}
-	s.hidden = len(order)
-	return s.resolved(order, limit)
-}
-
-func (s *liveSim) resolved(schedule []int, limit int64) int64 {
 	s.ix.events += int64(len(schedule))
+	s.resolve(schedule)
 	if !s.assign(schedule, limit) {
 		return limit
 	}
 	return s.accumulate(schedule)
 }
 
-// resolve finds which instance each read means and counts the reads.
+// What resolve notes of an operator: it ran, and a value that it reads was made again.
+const (
+	ran uint8 = 1 << iota
+	readsCopy
+)
+
+// resolve finds which instance each read means and counts the reads. As long as no
+// operator runs again that is known ahead, so only copies, and what reads them, take time.
 func (s *liveSim) resolve(schedule []int) {
-	f, cur := s.f, s.cur
-	reads, made := 0, 0
-	for _, op := range schedule {
-		reads += int(f.in.start[op+1] - f.in.start[op])
-		made += int(f.out.start[op+1] - f.out.start[op])
-	}
+	f, state, latest := s.f, s.state, s.latest
 	s.start, s.first = resize(s.start, len(schedule)), resize(s.first, len(schedule))
-	s.ownRead, s.ownValue, s.uses = resize(s.ownRead, reads), resize(s.ownValue, made), resize(s.uses, made)
-	s.read, s.value = s.ownRead, s.ownValue
-	read, value, uses := s.read, s.value, s.uses
-	for v := range cur {
-		cur[v] = -1
-	}
+	clear(state)
+	clear(latest)
+	read, insts := s.read[:len(f.made)], append(s.insts[:0], f.once...)
 	s.hidden = len(schedule)
-	at, id := int32(0), int32(0)
+	once := 0
 	for pos, op := range schedule {
-		s.start[pos] = at
-		for _, v := range f.in.of(op) {
-			k := int32(-1)
-			if v >= 0 {
-				if k = cur[v]; k >= 0 {
-					uses[k]++
-				}
-			}
-			read[at] = k
-			at++
+		was, from := state[op], f.in.start[op]
+		state[op] |= ran
+		s.start[pos], s.first[pos] = from, f.out.start[op]
+		if was == 0 {
+			once++
+			continue
 		}
-		s.first[pos] = id
-		for _, v := range f.out.of(op) {
-			use := int32(1)
-			if v >= 0 {
-				if cur[v] >= 0 && s.eraseShapes && s.hidden > pos {
-					s.hidden = pos // it ran before
-				}
-				if !f.values[v].inner {
-					use = forever
-				}
-				cur[v] = id
+		if was&readsCopy != 0 {
+			s.start[pos] = int32(len(read))
+		}
+		for i, v := range f.in.of(op) {
+			k := f.made[from+int32(i)]
+			if was&ran == 0 && k >= 0 {
+				insts[k].uses--
 			}
-			value[id], uses[id] = v, use
-			id++
+			if k >= 0 && latest[v] > 0 {
+				k = latest[v] - 1
+			}
+			if k >= 0 {
+				insts[k].uses++
+			}
+			if was&readsCopy != 0 {
+				read = append(read, k)
+			}
+		}
+		if was&ran == 0 {
+			once++
+			continue
+		}
+		if s.eraseShapes && s.hidden > pos {
+			s.hidden = pos
+		}
+		s.first[pos] = int32(len(insts))
+		for slot := f.out.start[op]; slot < f.out.start[op+1]; slot++ {
+			insts = append(insts, f.fresh[slot])
+			if v := f.out.items[slot]; v >= 0 {
+				latest[v] = int32(len(insts))
+				for _, reader := range s.ix.readers[v] {
+					state[reader] |= readsCopy
+				}
+			}
 		}
 	}
+	for op := 0; once < len(state); op++ {
+		if state[op]&ran == 0 {
+			once++
+			for _, k := range f.made[f.in.start[op]:f.in.start[op+1]] {
+				if k >= 0 {
+					insts[k].uses--
+				}
+			}
+		}
+	}
+	s.read, s.insts = read, insts
 }
 
 // assign gives every instance a buffer. It ends, false, where limit bytes are wanted.
 func (s *liveSim) assign(schedule []int, limit int64) bool {
-	f, n := s.f, len(s.value)
-	s.buf, s.birth, s.death = resize(s.buf, n), resize(s.birth, n), resize(s.death, n)
+	f, insts := s.f, s.insts
 	s.delta = resize(s.delta, len(schedule))
-	for i := range s.birth {
-		s.birth[i], s.death[i] = -1, -1
-	}
 	for c := range s.byCls {
 		s.byCls[c] = s.byCls[c][:0]
 	}
-	unknown := int32(n) // the first buffer made where shapes are erased
-	if s.hidden < len(schedule) {
-		unknown = s.first[s.hidden]
-	}
-	buf, uses, value, death := s.buf, s.uses, s.value, s.death
 	wanted := s.ix.p.Graph.Held // and by a read to come
 	for pos, op := range schedule {
 		reads := s.read[s.start[pos]:][:f.in.start[op+1]-f.in.start[op]]
@@ -155,24 +165,24 @@ func (s *liveSim) assign(schedule []int, limit int64) bool {
 		to := from + f.out.start[op+1] - f.out.start[op]
 		var bytes int64
 		for out, slot := from, f.out.start[op]; out < to; out, slot = out+1, slot+1 {
-			v := value[out]
-			if v < 0 {
-				buf[out] = -1
+			made := &insts[out]
+			if made.value < 0 {
 				continue
 			}
-			val := &f.values[v]
+			val := &f.values[made.value]
 			b := out
 			if val.inner {
 				b = s.place(slot, reads, out, val, pos >= s.hidden)
 			}
-			buf[out] = b
+			made.buf = b
 			if b != out && b >= 0 {
-				if uses[b] == 0 { // it was dead
-					wanted += f.values[value[b]].bytes
+				owner := &insts[b]
+				if owner.uses == 0 { // it was dead
+					wanted += owner.bytes
 				}
-				uses[b] += uses[out]
+				owner.uses += made.uses
 			} else if b == out && !val.bound {
-				s.birth[out] = int32(pos)
+				made.birth = int32(pos)
 				bytes += val.bytes
 			}
 		}
@@ -184,20 +194,22 @@ func (s *liveSim) assign(schedule []int, limit int64) bool {
 			if in < 0 {
 				continue
 			}
-			if b := buf[in]; b >= 0 {
-				death[b] = int32(pos)
-				if uses[b]--; uses[b] == 0 {
-					if wanted -= f.values[value[b]].bytes; b < unknown {
-						s.hand(b)
+			if b := insts[in].buf; b >= 0 {
+				owner := &insts[b]
+				owner.death = int32(pos)
+				if owner.uses--; owner.uses == 0 {
+					if wanted -= owner.bytes; int(owner.birth) < s.hidden {
+						s.hand(b, owner.class)
 					}
 				}
 			}
 		}
 		for out := from; out < to; out++ {
-			if b := buf[out]; b >= 0 {
-				if uses[b]--; uses[b] == 0 {
-					if wanted -= f.values[value[b]].bytes; b < unknown {
-						s.hand(b)
+			if b := insts[out].buf; b >= 0 {
+				owner := &insts[b]
+				if owner.uses--; owner.uses == 0 {
+					if wanted -= owner.bytes; int(owner.birth) < s.hidden {
+						s.hand(b, owner.class)
 					}
 				}
 			}
@@ -207,9 +219,9 @@ func (s *liveSim) assign(schedule []int, limit int64) bool {
 }
 
 // hand puts a dead buffer on the list of its class.
-func (s *liveSim) hand(b int32) {
-	if c := s.f.values[s.value[b]].class; c >= 0 {
-		s.byCls[c] = append(s.byCls[c], b)
+func (s *liveSim) hand(b, class int32) {
+	if class >= 0 {
+		s.byCls[class] = append(s.byCls[class], b)
 	}
 }
 
@@ -219,7 +231,7 @@ func (s *liveSim) place(slot int32, reads []int32, out int32, val *flatValue, hi
 	f := s.f
 	if a := f.view[slot]; a >= 0 {
 		if in := reads[a]; in >= 0 {
-			return s.buf[in]
+			return s.insts[in].buf
 		}
 		return -1
 	}
@@ -228,14 +240,13 @@ func (s *liveSim) place(slot int32, reads []int32, out int32, val *flatValue, hi
 		return out
 	}
 	for _, a := range f.over.of(int(slot)) {
-		if in := reads[a]; in >= 0 && s.buf[in] >= 0 {
-			b := s.buf[in]
-			if s.uses[b] == 1 && f.values[s.value[in]].class == class {
+		if in := reads[a]; in >= 0 {
+			if b := s.insts[in].buf; b >= 0 && s.insts[b].uses == 1 && s.insts[in].class == class {
 				return b
 			}
 		}
 	}
-	if free := s.byCls[class]; s.uses[out] > 1 && !val.scalar && len(free) > 0 {
+	if free := s.byCls[class]; s.insts[out].uses > 1 && !val.scalar && len(free) > 0 {
 		b := free[len(free)-1]
 		s.byCls[class] = free[:len(free)-1]
 		return b
@@ -248,11 +259,9 @@ func (s *liveSim) accumulate(schedule []int) int64 {
 	n, f := len(schedule), s.f
 	s.freed = resize(s.freed, n)
 	clear(s.freed)
-	for b, at := range s.birth {
-		if d := s.death[b]; at >= 0 && d >= 0 {
-			if val := &f.values[s.value[b]]; val.inner {
-				s.freed[d] += val.bytes
-			}
+	for i := range s.insts {
+		if b := &s.insts[i]; b.birth >= 0 && b.death >= 0 && b.uses == 0 {
+			s.freed[b.death] += b.bytes
 		}
 	}
 	live := s.ix.p.Graph.Held
@@ -283,9 +292,8 @@ func (s *liveSim) inside(pos int, n *ortmodel.Node) int64 {
 	for _, a := range n.Script {
 		switch {
 		case a.Kind == ortmodel.Take && a.Index >= 0 && a.Index < len(n.Outputs):
-			if id := s.first[pos] + int32(a.Index); s.birth[id] == int32(pos) {
-				b := s.ix.p.Graph.Values[s.value[id]].Bytes
-				now, taken = now+b, taken+b
+			if made := &s.insts[s.first[pos]+int32(a.Index)]; made.birth == int32(pos) {
+				now, taken = now+made.bytes, taken+made.bytes
 			}
 		case a.Kind == ortmodel.Borrow && a.Index >= 0 && a.Index < len(n.Scratch):
 			now, scratch = now+n.Scratch[a.Index], scratch-n.Scratch[a.Index]

@@ -180,7 +180,7 @@ func (s *orderSearch) value(order []int) int64 { return s.valueBelow(order, math
 // limit.
 func (s *orderSearch) valueBelow(order []int, limit int64) int64 {
 	hash := hashOf(order, false)
-	kept := s.once(weighing{hash, false, false}, limit, func() int64 { return s.sim.onceBelow(order, limit) })
+	kept := s.once(weighing{hash, false, false}, limit, func() int64 { return s.sim.below(order, limit) })
 	if kept >= limit {
 		return limit
 	}

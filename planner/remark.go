@@ -50,11 +50,12 @@ func atPeak(returned, peak int64) string {
 // that was run last.
 func (s *liveSim) returnedAtPeak() int64 {
 	var sum int64
-	for b, at := range s.birth {
-		if at < 0 || int(at) > s.peakAt {
+	for i := range s.insts {
+		b := &s.insts[i]
+		if b.birth < 0 || int(b.birth) > s.peakAt {
 			continue
 		}
-		if val := &s.ix.p.Graph.Values[s.value[b]]; val.Kind == ortmodel.Output {
+		if val := &s.ix.p.Graph.Values[b.value]; val.Kind == ortmodel.Output {
 			sum += val.Bytes
 		}
 	}
