@@ -258,3 +258,50 @@ func BenchmarkManyReaders(b *testing.B) {
 		})
 	}
 }
+
+// TestCloneIsApart: whatever is done to a clone, the original stays as it was.
+func TestCloneIsApart(t *testing.T) {
+	m, err := Parse(editHead + strings.Replace(editBase, "  d = ", "  p = Transpose(x) {perm=[0]}\n  q = Softmax(p) {axis=0}\n  s = Constant() {value=tensor(float32[1] = [2.0])}\n  d = ", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range m.Graph.Nodes {
+		n.SetMetadata("made", "by nobody")
+	}
+	before := m.Text()
+	c, err := m.Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Text() != before {
+		t.Errorf("the clone is\n%s, of\n%s", c.Text(), before)
+	}
+	g := c.Graph
+	for i, n := range slices.Clone(g.Nodes) {
+		n.SetMetadata("made", "by the test")
+		n.SetMetadata("more", "too")
+		n.SetName(fmt.Sprint("renamed", i))
+		for _, a := range slices.Clone(n.Proto.Attribute) {
+			if a.T != nil {
+				a.T.Name = new("edited")
+			}
+		}
+		if n.Has("axis") {
+			n.SetAttr(IntAttr("axis", -1))
+			n.SetAttr(IntAttr("keepdims", 0))
+		}
+		n.RemoveAttr("perm")
+	}
+	for name, v := range g.values {
+		g.Rename(v, name+".of the clone")
+	}
+	n := g.Nodes[0]
+	g.ReplaceUses(n.Outputs[0], n.Inputs[0])
+	g.Remove(n)
+	if c.Text() == before {
+		t.Error("the clone did not change")
+	}
+	if after := m.Text(); after != before {
+		t.Errorf("the original is\n%s\nwas\n%s", after, before)
+	}
+}

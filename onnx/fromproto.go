@@ -172,10 +172,21 @@ func (v *Value) declare(t Type, where string) error {
 // readNodes makes the values that nodes produce, then resolves what they read:
 // two passes, so that the order of a damaged file is Check's to judge.
 func (g *Graph) readNodes(protos []*pb.NodeProto) error {
-	g.Nodes = make([]*Node, 0, len(protos))
+	made, read := 0, 0
 	for _, p := range protos {
-		n := &Node{Proto: p, graph: g}
-		n.Outputs = make([]*Value, len(p.Output))
+		made, read = made+len(p.Output), read+len(p.Input)
+	}
+	nodes, values, places := make([]Node, len(protos)), make([]Value, made), make([]*Value, made+read) // all at once, which takes half the time
+	list := func(n int) []*Value {
+		l := places[:n:n]
+		places = places[n:]
+		return l
+	}
+	g.Nodes = make([]*Node, 0, len(protos))
+	for k, p := range protos {
+		n := &nodes[k]
+		n.Proto, n.graph = p, g
+		n.Outputs = list(len(p.Output))
 		for i, name := range p.Output {
 			if name == "" {
 				continue
@@ -183,14 +194,16 @@ func (g *Graph) readNodes(protos []*pb.NodeProto) error {
 			if g.values[name] != nil {
 				return fmt.Errorf("node %q: %q is already produced elsewhere", n.Label(), name)
 			}
-			v := &Value{Name: name, Producer: n, Index: i}
+			v := &values[0]
+			values = values[1:]
+			v.Name, v.Producer, v.Index = name, n, i
 			g.values[name] = v
 			n.Outputs[i] = v
 		}
 		g.Nodes = append(g.Nodes, n)
 	}
 	for _, n := range g.Nodes {
-		n.Inputs = make([]*Value, len(n.Proto.Input))
+		n.Inputs = list(len(n.Proto.Input))
 		for i, name := range n.Proto.Input {
 			if name == "" {
 				continue

@@ -350,10 +350,11 @@ func Property(props []*pb.StringStringEntryProto, key string) (string, bool) {
 	return "", false
 }
 
+// setProperty replaces the entry of a key, or adds one: copies of a model share entries.
 func setProperty(props *[]*pb.StringStringEntryProto, key, value string) {
-	for _, kv := range *props {
+	for i, kv := range *props {
 		if kv.GetKey() == key {
-			kv.Value = &value
+			(*props)[i] = &pb.StringStringEntryProto{Key: kv.Key, Value: &value}
 			return
 		}
 	}
@@ -377,7 +378,7 @@ func NewModel(name string, opset int64) *Model {
 }
 
 func newGraph(p *pb.GraphProto) *Graph {
-	g := &Graph{Proto: p, values: map[string]*Value{}}
+	g := &Graph{Proto: p, values: make(map[string]*Value, len(p.Input)+len(p.Initializer)+len(p.Node))}
 	g.names = &names{graph: g}
 	return g
 }

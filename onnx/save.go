@@ -94,16 +94,18 @@ func (n *Node) sync() *pb.NodeProto {
 }
 
 func syncNames(names []string, values []*Value) []string {
-	same := len(names) == len(values)
+	name := func(v *Value) string {
+		if v == nil {
+			return ""
+		}
+		return v.Name
+	}
+	if slices.EqualFunc(names, values, func(n string, v *Value) bool { return n == name(v) }) {
+		return names
+	}
 	out := make([]string, len(values))
 	for i, v := range values {
-		if v != nil {
-			out[i] = v.Name
-		}
-		same = same && out[i] == names[i]
-	}
-	if same {
-		return names
+		out[i] = name(v)
 	}
 	return out
 }
