@@ -117,7 +117,7 @@ func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
 
 func (a *adviceRun) run() error {
 	e := a.e
-	defer leaveGarbage()()
+	e.leaveGarbage()
 	dir, err := ort.TemporaryDir("remat-advise-")
 	if err != nil {
 		return err

@@ -54,6 +54,7 @@ type env struct {
 	profile  *os.File // what -d cpu writes
 	dumped   int      // graphs that -d dump has written
 	closers  []func()
+	collect  func()                      // garbage as before leaveGarbage; nil: none is left
 	sources  map[string]*pipeline.Source // that were read
 	loaded   *remat.Engine
 	typed    string          // the command line
@@ -105,6 +106,7 @@ func (k *keeper) Width() int {
 }
 
 func (e *env) close() {
+	e.collectGarbage()
 	for path := range e.sources {
 		e.unload(path)
 	}

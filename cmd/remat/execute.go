@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -343,26 +342,6 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 		s.layers[n.Label()] = layer(n)
 		s.nodes = append(s.nodes, report.Span{Node: n.Label(), Op: n.OpType(), Layer: s.layers[n.Label()], Part: pipeline.PartOf(p, k)})
 	}
-}
-
-// stepGarbage is how much garbage is let lie while steps run, in percent of what is in
-// use: they make little of it, and the memory is theirs.
-const stepGarbage = 25
-
-// leaveToSteps gives the system what planning and opening have left: until what it returns
-// is called, the memory is the steps'.
-func (e *env) leaveToSteps() func() {
-	before := debug.SetGCPercent(stepGarbage)
-	e.giveBack()
-	return func() { debug.SetGCPercent(before) }
-}
-
-// giveBack gives the system what nobody needs.
-func (e *env) giveBack() {
-	e.loaded.Forget()
-	debug.FreeOSMemory()
-	ort.Trim()
-	ort.TrimImages()
 }
 
 // step runs one step and records it. A step in parts is the run of all of them:

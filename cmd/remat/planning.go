@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -379,16 +378,6 @@ func filesOf(sources []*pipeline.Source) []string {
 	return files
 }
 
-// planGarbage is how much garbage is let lie, in percent of what is in use: planning
-// makes much, and a fifth of its time went to collecting it.
-const planGarbage = 300
-
-// leaveGarbage lets garbage lie until what it returns is called.
-func leaveGarbage() func() {
-	before := debug.SetGCPercent(planGarbage)
-	return func() { debug.SetGCPercent(before) }
-}
-
 // search has the pipeline show how far it is, and stop with the command or after limit, 0
 // for none. Say names what it searches for; done ends what is shown.
 func (e *env) search(o *pipeline.Options, what string, limit time.Duration) (say func(string), done func()) {
@@ -402,7 +391,7 @@ func (e *env) search(o *pipeline.Options, what string, limit time.Duration) (say
 // makePlan prepares and plans. With the error of a budget that cannot be met comes
 // what is closest to it.
 func makePlan(e *env, src *pipeline.Source, o planOptions) (*planned, error) {
-	defer leaveGarbage()()
+	e.leaveGarbage()
 	_, done := e.search(&o.pipeline, "planning", o.limit)
 	defer done()
 	p, err := newPlanner(e, src, o)

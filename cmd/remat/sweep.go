@@ -202,7 +202,7 @@ func runSweep(e *env, o sweepOptions) error {
 	if o.jobs != "" && o.point == 0 && !o.collect {
 		return writeJobs(e, o)
 	}
-	defer leaveGarbage()()
+	e.leaveGarbage()
 	all := o
 	if o.point > 0 {
 		o = o.only(o.point)
