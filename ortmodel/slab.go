@@ -102,7 +102,7 @@ func (s SlabSetup) pack(requests []Request, rounds ...packRound) Slab {
 	out.Size = inOrder(buffers)
 	out.take(buffers)
 	large, _ := slices.BinarySearchFunc(buffers, out.Peak/packLarge, func(b *packed, least int64) int { return cmp.Compare(least, b.size) })
-	small := out.Size - stackAll(buffers[:large], new(int)) // what the others add
+	small := out.Size - stackAll(buffers[:large], endless()) // what the others add
 	peak := peakOf(buffers[:large], len(out.Offset))
 	for _, r := range rounds {
 		enough := out.Peak + out.Peak/r.share
@@ -110,7 +110,7 @@ func (s SlabSetup) pack(requests []Request, rounds ...packRound) Slab {
 			break
 		}
 		search(buffers[:large], peak, max(peak, enough-small), min(r.work, packOrders*large*large))
-		if height := stackAll(buffers, new(int)); height < out.Size {
+		if height := stackAll(buffers, endless()); height < out.Size {
 			out.Size = height
 			out.take(buffers)
 		}
@@ -160,7 +160,7 @@ func inOrder(buffers []*packed) int64 {
 		slices.SortFunc(list, func(a, b *packed) int {
 			return cmp.Or(cmp.Compare(b.size, a.size), then(a, b), cmp.Compare(a.from, b.from))
 		})
-		return list, stackAll(list, new(int))
+		return list, stackAll(list, endless())
 	}
 	long, low := sorted(func(a, b *packed) int { return cmp.Compare(b.to-b.from, a.to-a.from) })
 	made, height := sorted(func(*packed, *packed) int { return 0 })
@@ -169,7 +169,7 @@ func inOrder(buffers []*packed) int64 {
 		return height
 	}
 	copy(buffers, long)
-	return stackAll(buffers, new(int)) // else they lie as in made
+	return stackAll(buffers, endless()) // else they lie as in made
 }
 
 // A packing is a search: for places below a limit that all buffers have.
@@ -218,7 +218,9 @@ func (p *packing) goesOn(end int) bool { return p.work > max(0, end) && p.least 
 
 // keep stacks the best order, in which each goes down as far as it can, and notes where all lie.
 func (p *packing) keep() {
-	p.least = stack(p.best, &p.work)
+	if p.least = stack(p.best, &p.work); p.work <= 0 {
+		return
+	}
 	p.lie = p.lie[:0]
 	for _, b := range p.best {
 		p.lie = append(p.lie, b.span())
@@ -411,10 +413,14 @@ func (b *packed) cost() int64 { return b.weight * b.tries }
 func (b *packed) span() span { return span{b.from, b.to, b.offset, b.offset + b.size, b.cost(), b} }
 
 // stack gives each buffer, in this order, the lowest place that is free while it lives,
-// and returns the height that they need.
+// and returns the height that they need. It ends, and the height is endless, where the work is
+// done before.
 func stack(buffers []*packed, work *int) int64 {
 	return stackBy([]stretches{always()}, buffers, work)
 }
+
+// endless is work that is never done.
+func endless() *int { return new(math.MaxInt) }
 
 // stackAll is stack for many buffers, most of which do not live long: each is compared with those
 // alone that lie in a stretch of time which it lives in.
@@ -437,6 +443,9 @@ func stackAll(buffers []*packed, work *int) int64 {
 func stackBy(levels []stretches, buffers []*packed, work *int) int64 {
 	height := int64(0)
 	for _, b := range buffers {
+		if *work <= 0 {
+			return math.MaxInt64
+		}
 		k := slices.IndexFunc(levels, func(l stretches) bool { return b.to-b.from <= l.half })
 		l := &levels[k]
 		var asked int
