@@ -3,6 +3,7 @@ package planner
 import (
 	"fmt"
 	"math/rand"
+	"slices"
 	"testing"
 )
 
@@ -39,6 +40,70 @@ func TestBelow(t *testing.T) {
 	}
 	if early == 0 {
 		t.Error("no simulation ended early")
+	}
+}
+
+// TestResolve: each read means the latest execution that made its value, and each of those
+// is read as often as counted, whatever runs again and whatever does not run at all.
+func TestResolve(t *testing.T) {
+	r := rand.New(rand.NewSource(11))
+	again := 0
+	for name, p := range map[string]*Problem{"transformer": transformer(3, 64, 32, 32, 2), "random": random(r, 30), "another": random(r, 60)} {
+		ix := p.indexed()
+		s, low := newLiveSim(ix), newLowerer(ix, ix.plain().order)
+		for try := range 40 {
+			keep := ix.keepAll()
+			for _, v := range ix.stash {
+				keep[v] = r.Intn(2) == 0
+			}
+			schedule := slices.Clone(low.scheduleIn(keep, mode(try)%modes))
+			if try%4 == 0 {
+				schedule = schedule[:r.Intn(len(schedule))]
+			}
+			s.resolve(schedule)
+			type output struct{ pos, slot int }
+			latest, reads, made := map[int32]output{}, map[output]int32{}, map[int32]output{}
+			for pos, op := range schedule {
+				for k := range ix.flat.out.of(op) {
+					made[s.first[pos]+int32(k)] = output{pos, k}
+				}
+			}
+			seen := map[int]bool{}
+			for pos, op := range schedule {
+				for k, v := range ix.flat.in.of(op) {
+					want, there := latest[v]
+					id := s.read[int(s.start[pos])+k]
+					if got, ok := made[id]; there != (id >= 0) || there && (!ok || got != want) {
+						t.Fatalf("%s: position %d reads input %d of %v (%t), want %v (%t)", name, pos, k, got, id >= 0, want, there)
+					}
+					if there {
+						reads[want]++
+					}
+				}
+				if seen[op] {
+					again++
+				}
+				seen[op] = true
+				for k, v := range ix.flat.out.of(op) {
+					if v >= 0 {
+						latest[v] = output{pos, k}
+					}
+				}
+			}
+			for id, out := range made {
+				value := ix.flat.out.of(schedule[out.pos])[out.slot]
+				held := int32(1)
+				if value >= 0 && !ix.flat.values[value].inner {
+					held = forever
+				}
+				if got := s.insts[id]; got.value != value || got.uses != reads[out]+held {
+					t.Fatalf("%s: output %v is value %d, read %d times, want value %d, %d", name, out, got.value, got.uses-held, value, reads[out])
+				}
+			}
+		}
+	}
+	if again == 0 {
+		t.Error("nothing ran again")
 	}
 }
 
