@@ -137,9 +137,9 @@ func (p *planned) say(e *env, out string) {
 	if p.limited != "" {
 		e.say("plan: %s", p.limited)
 	}
-	e.say("%s: live peak %s as given, %s as written (%s saved), %s more work",
+	e.say("%s: live peak %s as given, %s as written (%s), %s more work",
 		out, units.Bytes(p.document.PeakBytesBefore), units.Bytes(p.document.PeakBytesAfter),
-		units.Percent(float64(p.document.Saving)), units.Percent(float64(p.document.Overhead)))
+		units.Saved(float64(p.document.Saving)), units.Percent(float64(p.document.Overhead)))
 }
 
 // bundle writes a planned file as a folder for a runtime.

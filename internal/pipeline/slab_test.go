@@ -19,9 +19,9 @@ import (
 
 // asWritten is a planned file with the metadata that it is saved with. What it drops
 // differs from step to step.
-func asWritten(t *testing.T, e *runtime.Engine, strategy string, dropout float64) *File {
+func asWritten(t *testing.T, e *runtime.Engine, strategy string) *File {
 	t.Helper()
-	m := zooStep(t, "gpt2-tiny", optim.AdamW, func(c *models.Config) { c.Seq, c.Batch, c.Dropout = 32, 2, dropout })
+	m := zooStep(t, "gpt2-tiny", optim.AdamW, func(c *models.Config) { c.Seq, c.Batch, c.Dropout = 32, 2, 0.1 })
 	p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func threeSteps(t *testing.T, e *runtime.Engine, m *onnx.Model, level int) (ran 
 func TestSlabInTheFile(t *testing.T) {
 	e := engine(t)
 	for _, strategy := range []string{"none", "full", "optimal"} {
-		f := asWritten(t, e, strategy, 0.1)
+		f := asWritten(t, e, strategy)
 		text, ok := f.Model.Metadata(runtime.SlabKey)
 		if !ok {
 			t.Errorf("%s: no table", strategy)
@@ -125,7 +125,7 @@ func TestSlabInTheFile(t *testing.T) {
 // and from the second on nothing is astray.
 func TestSlabOfTheFileIsWrong(t *testing.T) {
 	e := engine(t)
-	f, other := asWritten(t, e, "full", 0.1), asWritten(t, e, "none", 0.1)
+	f, other := asWritten(t, e, "full"), asWritten(t, e, "none")
 	right, _ := f.Model.Metadata(runtime.SlabKey)
 	graph, _ := f.Model.Metadata(PromiseKey)
 	of := func(p *File, change func(*ortmodel.Request)) string {
@@ -200,7 +200,7 @@ func TestSlabInPlainPython(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	zoo := asWritten(t, e, "full", 0) // steps of one session drop differently
+	zoo := asWritten(t, e, "full")
 	zooFile := filepath.Join(dir, "zoo.onnx")
 	if err := zoo.Model.Save(zooFile); err != nil {
 		t.Fatal(err)

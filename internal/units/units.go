@@ -105,6 +105,15 @@ func Signed(share float64) string {
 	return s
 }
 
+// Saved writes what share of a size is saved, "23.1 % saved", or how much more there is.
+func Saved(share float64) string {
+	s := Percent(share)
+	if more, ok := strings.CutPrefix(s, "-"); ok {
+		return more + " more"
+	}
+	return s + " saved"
+}
+
 // Number writes a float as short as it can be with six digits.
 func Number(x float64) string {
 	switch {

@@ -77,6 +77,14 @@ func TestShares(t *testing.T) {
 	}
 }
 
+func TestSaved(t *testing.T) {
+	for share, want := range map[float64]string{0.231: "23.1 % saved", 0: "0.0 % saved", -0.0004: "0.0 % saved", -0.861: "86.1 % more"} {
+		if got := Saved(share); got != want {
+			t.Errorf("Saved(%v) = %q, want %q", share, got, want)
+		}
+	}
+}
+
 func TestCount(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 9999: "9999", 12345: "12.3 k", 874_000_000_000: "874 G", 999_960: "1 M"} {
 		if got := Count(n); got != want {

@@ -390,7 +390,7 @@ func checkGlobs(g *onnx.Graph, o Options, res *Result) error {
 			return err
 		}
 		for _, glob := range missed {
-			res.warn("%s %q %s", list.flag, glob, nothingMatches)
+			res.warn("%s %q %s", list.flag, glob, matchesNothing(glob, variables))
 		}
 	}
 	return nil
@@ -404,18 +404,31 @@ func unmatched(globs, names []string) ([]string, error) {
 		if _, err := path.Match(glob, ""); err != nil {
 			return nil, &ParameterError{glob, "not a valid pattern"}
 		}
-		if slices.ContainsFunc(names, func(name string) bool { return planner.Match(glob, name) }) {
+		if matchesAny(glob, names) {
 			continue
 		}
 		if !isGlob(glob) {
-			return nil, &ParameterError{glob, nothingMatches}
+			return nil, &ParameterError{glob, matchesNothing(glob, names)}
 		}
 		missed = append(missed, glob)
 	}
 	if len(missed) > 0 && len(missed) == len(globs) {
-		return nil, &ParameterError{missed[0], nothingMatches}
+		return nil, &ParameterError{missed[0], matchesNothing(missed[0], names)}
 	}
 	return missed, nil
+}
+
+// matchesNothing says that a name or pattern matches none of names, and which pattern
+// would: a module that wraps the model puts its own name before all others.
+func matchesNothing(glob string, names []string) string {
+	if longer := "*." + strings.TrimPrefix(glob, "*"); matchesAny(longer, names) {
+		return fmt.Sprintf("%s; %q does", nothingMatches, longer)
+	}
+	return nothingMatches
+}
+
+func matchesAny(glob string, names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return planner.Match(glob, name) })
 }
 
 func isGlob(s string) bool { return strings.ContainsAny(s, "*?[") }

@@ -154,6 +154,7 @@ func TestParamsSelectParameters(t *testing.T) {
 		"constants":         {"val_*", "", "", "", "matches no parameter, only what looks like constants (val_3)"},
 		"nothing":           {"*.gamma", "", "", "", "matches no initializer"},
 		"no such name":      {"*.weight,gamma", "", "", "", `"gamma": matches no initializer`},
+		"behind a wrapper":  {"weight*", "", "", "", `"weight*": matches no initializer and no input of the model; "*.weight*" does`},
 		"an input":          {"x", "", "x", "", ""},
 		"frozen, beside":    {"", "head.*,*.gamma", "layer.weight logit_scale", `--frozen "*.gamma" matches no initializer`, ""},
 	} {

@@ -40,7 +40,7 @@ def values(session, held):
             value = np.abs(rng.standard_normal(i.shape)) * 0.02 if i.shape else 1e-3
         else:
             value = rng.integers(0, 8, i.shape)
-        out[i.name] = np.ascontiguousarray(value, dtype)
+        out[i.name] = np.ascontiguousarray(value, dtype).reshape(i.shape)  # it gives a number an axis
     return out
 
 
@@ -98,6 +98,7 @@ def main(library, path, feeds=None):
     new = json.loads(entries["remat.roles"]).get("new") or {}
     given = values(plain, held)
     want = steps(plain, given, new)
+    failed_too = make_session(path, False)
 
     ort.register_execution_provider_library("remat-slab", library)
     slab = ctypes.CDLL(library)
@@ -105,20 +106,27 @@ def main(library, path, feeds=None):
         figure.restype = ctypes.c_int64
     if slab.remat_slab_register():
         sys.exit(1)
-    session = make_session(path, True)
     text = entries["remat.slab"]
 
+    def fresh():
+        """A session that draws the random numbers of the plain one."""
+        slab.remat_slab_load(None)
+        return make_session(path, True)
+
     def ran(text, how=steps, **more):
+        session = fresh()
         refused = slab.remat_slab_load(text.encode())
         got = how(session, given, new, **more)
         return {"refused": refused, "same": got == want, "slab": slab.remat_slab_bytes(),
                 "live": slab.remat_slab_live_peak(), "astray": slab.remat_slab_astray()}
 
     def after_failing():
+        session = fresh()
         slab.remat_slab_load(text.encode())
         failed, before = failing(session, given), slab.remat_slab_astray()
         got = steps(session, given, new)
-        return {"failed": failed, "same": got == want, "astray": slab.remat_slab_astray() - before}
+        failing(failed_too, given)  # which draws what the failing steps drew
+        return {"failed": failed, "same": got == steps(failed_too, given, new), "astray": slab.remat_slab_astray() - before}
 
     print(json.dumps({
         "outputs": len(want[0]),
