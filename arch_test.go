@@ -95,6 +95,8 @@ var saidOnce = []struct {
 	but               []string
 }{
 	{"the key of roles", `"remat\.roles"`, "internal/step/roles.go", nil},
+	{"the key of what integers are fed", `"remat\.feeds"`, "onnx/fed.go", nil},
+	{"the flags of what is computed in parts", `"(micro-batches|update-rows)", "(batch|rows)"`, "internal/pipeline/division.go", nil},
 	{"the JSON form of roles", "`json:\"(grad|new)\"`", "internal/step/roles.go", nil},
 	{"kernels as integers", `traits\.(OfCUDA|Scratch|ScratchCUDA)\b`, "internal/step/provider.go", nil},
 	{"a graph for ortmodel", `ortmodel\.(Graph|Node)\{`, "internal/step/translate.go", []string{

@@ -16,8 +16,8 @@ type net struct {
 	b      *build.Builder
 	cfg    Config
 	params []Parameter
-	// feeds are the upper bounds of integer inputs, for random feeds.
-	feeds map[string]int64
+	// feeds are the integer inputs, for random feeds.
+	feeds map[string]onnx.Fed
 	scope string
 	drops int64
 
@@ -28,7 +28,7 @@ type net struct {
 }
 
 func newNet(m *onnx.Model, c Config) *net {
-	n := &net{model: m, cfg: c, feeds: map[string]int64{}, shapes: map[string]*onnx.Value{}}
+	n := &net{model: m, cfg: c, feeds: map[string]onnx.Fed{}, shapes: map[string]*onnx.Value{}}
 	n.b = build.New(m.Graph, nil, "")
 	n.batch, n.seq = extent(c.Batch, "batch"), extent(c.Seq, "seq")
 	return n
@@ -66,7 +66,7 @@ func (n *net) param(name string, init weights.Init, shape ...int64) *onnx.Value 
 // input declares a feed; below bounds the values of an integer one.
 func (n *net) input(name string, d onnx.DType, below int64, dims ...onnx.Dim) *onnx.Value {
 	if below > 0 {
-		n.feeds[name] = below
+		n.feeds[name] = onnx.Fed{Below: below, Each: below}
 	}
 	return n.model.Graph.AddInput(name, onnx.TensorOf(d, onnx.Shape(dims)))
 }

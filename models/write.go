@@ -48,23 +48,6 @@ func zooMetadata(r Row, c Config) string {
 	return string(text)
 }
 
-// feedMetadata says below what integer feeds stay: {"input_ids": {"below": 50257, "each": 50257}}.
-func feedMetadata(feeds map[string]int64) string {
-	type bound struct {
-		Below int64 `json:"below"`
-		Each  int64 `json:"each"`
-	}
-	out := map[string]bound{}
-	for name, below := range feeds {
-		out[name] = bound{below, below}
-	}
-	text, err := json.Marshal(out)
-	if err != nil {
-		panic("models: " + err.Error())
-	}
-	return string(text)
-}
-
 // Describe leaves the parameters graph inputs and records how their values are
 // made. Nothing is generated.
 func (m *Built) Describe() error {

@@ -136,7 +136,9 @@ func (r Row) Build(c Config) (*Built, error) {
 	n.b.Flush()
 	n.model.SetMetadata("remat.zoo", zooMetadata(r, c))
 	if len(n.feeds) > 0 {
-		n.model.SetMetadata("remat.feeds", feedMetadata(n.feeds))
+		if err := n.model.SetJSON(onnx.FeedsKey, n.feeds); err != nil {
+			return nil, fmt.Errorf("model %s: %w", r.Name, err)
+		}
 	}
 	if _, err := infer.Model(n.model, infer.Options{Strict: true}); err != nil {
 		return nil, fmt.Errorf("model %s: %w", r.Name, err)

@@ -42,16 +42,16 @@ func (e *Engine) Shapes(m *onnx.Model, values []*onnx.Value, o Options, random b
 	if err != nil {
 		return nil, err
 	}
-	below := map[string]map[string]int64{}
+	below := map[string]onnx.Fed{}
 	for _, v := range part.Graph.Inputs {
 		if !random && !given.has(v.Name) {
 			return nil, &FeedError{v.Name, "sizes depend on it, and the batch has no value"}
 		}
 		if limit := FeedLimit(m, m.Graph.Value(v.Name)); limit > 0 {
-			below[v.Name] = map[string]int64{"below": limit}
+			below[v.Name] = onnx.Fed{Below: limit}
 		}
 	}
-	if err := part.SetJSON(feedsKey, below); err != nil {
+	if err := part.SetJSON(onnx.FeedsKey, below); err != nil {
 		return nil, err
 	}
 	shapes := map[string]onnx.Shape{}

@@ -60,20 +60,10 @@ func randomTensor(v *onnx.Value, d onnx.DType, data []byte, seed uint64, limit i
 	}
 }
 
-// feedsKey is the metadata that says what integers are fed; see FeedLimit and IndexedBy.
-const feedsKey = "remat.feeds"
-
-// A described feed has integers below Below that index no element that is not there, and
-// none at all from Each on; 0: not known.
-type described struct {
-	Below int64 `json:"below"`
-	Each  int64 `json:"each,omitempty"`
-}
-
 // feedsOf are the feeds that the file's metadata describes, by input.
-func feedsOf(m *onnx.Model) map[string]described {
-	var feeds map[string]described
-	if _, err := m.JSON(feedsKey, &feeds); err != nil {
+func feedsOf(m *onnx.Model) map[string]onnx.Fed {
+	var feeds map[string]onnx.Fed
+	if _, err := m.JSON(onnx.FeedsKey, &feeds); err != nil {
 		return nil
 	}
 	return feeds
@@ -93,24 +83,21 @@ func FeedLimit(m *onnx.Model, v *onnx.Value) int64 {
 // lie below, where the graph shows it and nothing is noted yet: for a rewriting
 // that may hide it.
 func DescribeFeeds(m *onnx.Model) error {
-	feeds := map[string]map[string]any{}
-	if _, err := m.JSON(feedsKey, &feeds); err != nil {
+	feeds := map[string]onnx.Fed{}
+	if _, err := m.JSON(onnx.FeedsKey, &feeds); err != nil {
 		return err
 	}
 	added := false
 	for _, v := range m.Graph.Inputs {
-		if limit := indexLimit(v); v.Type.DType.IsInt() && feeds[v.Name] == nil && limit > 0 {
-			feeds[v.Name] = map[string]any{"below": limit}
-			if each := eachLimit(v); each > 0 {
-				feeds[v.Name]["each"] = each
-			}
-			added = true
+		limit := indexLimit(v)
+		if _, noted := feeds[v.Name]; v.Type.DType.IsInt() && !noted && limit > 0 {
+			feeds[v.Name], added = onnx.Fed{Below: limit, Each: eachLimit(v)}, true
 		}
 	}
 	if !added {
 		return nil
 	}
-	return m.SetJSON(feedsKey, feeds)
+	return m.SetJSON(onnx.FeedsKey, feeds)
 }
 
 // halfBits rounds toward zero, for values of ordinary size.

@@ -70,13 +70,8 @@ func (a *adviceRun) commands(t *pipeline.Taken) []string {
 	if t.Options.Pipeline.AsIs && strategy == "optimal" {
 		words = append(words, "--chunk-loss", "off")
 	}
-	for _, d := range []struct {
-		flag string
-		pipeline.Division
-	}{{"chunk-loss", t.Options.Pipeline.Chunk}, {"tile", t.Options.Pipeline.Tile}} {
-		if d.Division != (pipeline.Division{}) {
-			words = append(words, "--"+d.flag, d.String())
-		}
+	for _, d := range t.Options.Pipeline.Divisions.Asked() {
+		words = append(words, "--"+d.Flag, d.String())
 	}
 	if t.Fits && t.Memory > 0 {
 		words = append(words, "--budget-total", fmt.Sprint(t.Memory-t.Bytes+t.Total.Bytes()))

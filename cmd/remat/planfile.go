@@ -30,14 +30,11 @@ import (
 // planSource is the part of a plan file that says what it was made from.
 type planSource struct {
 	// Path is relative to the plan file.
-	Path        string            `json:"path"`
-	SHA256      string            `json:"sha256"`
-	Normalize   string            `json:"normalize"`
-	Chunk       pipeline.Division `json:"chunk_loss"`
-	Batch       pipeline.Division `json:"micro_batches"`
-	Tile        pipeline.Division `json:"tile"`
-	Rows        pipeline.Division `json:"update_rows"`
-	DropOutputs []string          `json:"drop_outputs"`
+	Path      string `json:"path"`
+	SHA256    string `json:"sha256"`
+	Normalize string `json:"normalize"`
+	pipeline.Divisions
+	DropOutputs []string `json:"drop_outputs"`
 	// Prepack is of the written file alone: the plan's nodes do not depend on it.
 	Prepack pipeline.Prepacking `json:"prepack,omitempty"`
 	// Outputs is what the plan's peak holds for.
@@ -91,7 +88,7 @@ func writePlan(p *planned, asked planOptions, out string) error {
 	}
 	o := p.result.Variant.Again()
 	src, err := json.Marshal(planSource{
-		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Chunk: o.Chunk, Batch: o.Batch, Tile: o.Tile, Rows: o.Rows,
+		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Divisions: o.Divisions,
 		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Outputs: o.Outputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Overhead: asked.overhead, Layers: texts(asked.pipeline.Layers), Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.pipeline.OptLevel,
 		TimeLimited: p.document.TimeLimited,
@@ -149,21 +146,23 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph *pip
 	}
 	s.Normalize = cmp.Or(s.Normalize, string(o.pipeline.Normalize))
 	f := &o.pipeline
-	for _, part := range []struct {
+	type part struct {
 		flag string
 		same bool
 		take func()
-	}{
+	}
+	parts := []part{
 		{"normalize", s.Normalize == string(f.Normalize), func() { f.Normalize = pipeline.Normalization(s.Normalize) }},
-		{"chunk-loss", s.Chunk == f.Chunk, func() { f.Chunk = s.Chunk }},
-		{"micro-batches", s.Batch == f.Batch, func() { f.Batch = s.Batch }},
-		{"tile", s.Tile == f.Tile, func() { f.Tile = s.Tile }},
-		{"update-rows", s.Rows == f.Rows, func() { f.Rows = s.Rows }},
 		{"drop-output", slices.Equal(s.DropOutputs, f.DropOutputs), func() { f.DropOutputs = s.DropOutputs }},
 		{"precision", samePrecision(s.Precision, f.Precision), func() { f.Precision = s.Precision }},
 		// Slices that are outputs are other nodes; the other ways divide alike.
 		{"outputs", (s.Outputs == step.Rows) == (f.Outputs == step.Rows), func() {}},
-	} {
+	}
+	for i, to := range f.Divisions.Flags() {
+		from := s.Divisions.Flags()[i]
+		parts = append(parts, part{to.Flag, *from.Division == *to.Division, func() { *to.Division = *from.Division }})
+	}
+	for _, part := range parts {
 		if !set(part.flag) || part.same {
 			part.take()
 		} else {

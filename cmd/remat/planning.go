@@ -154,22 +154,15 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	if o.limit, err = readTimeLimit(c); err != nil {
 		return o, err
 	}
-	for _, f := range []struct {
-		flag  string
-		to    *pipeline.Division
-		parse func(string) (pipeline.Division, error)
-	}{{"chunk-loss", &o.pipeline.Chunk, pipeline.ParseSlices}, {"tile", &o.pipeline.Tile, pipeline.ParseDivision}, {"update-rows", &o.pipeline.Rows, pipeline.ParseDivision}} {
-		if *f.to, err = f.parse(c.String(f.flag)); err != nil {
-			return o, fmt.Errorf("--%s %q: %w", f.flag, c.String(f.flag), err)
+	for _, d := range o.pipeline.Divisions.Flags() {
+		if *d.Division, err = d.Parse(c.String(d.Flag)); err != nil {
+			return o, fmt.Errorf("--%s %q: %w", d.Flag, c.String(d.Flag), err)
 		}
-	}
-	if o.pipeline.Batch, err = readMicroBatches(c.String("micro-batches")); err != nil {
-		return o, err
+		o.pipeline.AsIs = o.pipeline.AsIs || c.IsSet(d.Flag)
 	}
 	if o.pipeline.Prepack, err = pipeline.ParsePrepacking(c.String("prepack")); err != nil {
 		return o, err
 	}
-	o.pipeline.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows") || c.IsSet("micro-batches")
 	if o.pipeline.Precision, err = readPrecision(e, c); err != nil {
 		return o, err
 	}
@@ -187,15 +180,6 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		o.pipeline.Costs, o.costs = costs, path
 	}
 	return o, nil
-}
-
-// readMicroBatches reads off or a number.
-func readMicroBatches(text string) (pipeline.Division, error) {
-	d, err := pipeline.ParseDivision(text)
-	if err != nil || d.Mode == pipeline.Automatic {
-		return d, fmt.Errorf("--micro-batches %q: want off or a number of slices of the batch (at least 2)", text)
-	}
-	return d, nil
 }
 
 // readBudgets reads each --budget: one may be of the whole step, the others are of layers.
@@ -500,15 +484,8 @@ func gainsNothing(d *report.Plan, parts float64, divided []string) string {
 
 // divided names the flags that ask for computing in parts.
 func (o *planOptions) divided() (flags []string) {
-	for _, asked := range []struct {
-		flag string
-		in   pipeline.Division
-	}{
-		{"--micro-batches", o.pipeline.Batch}, {"--chunk-loss", o.pipeline.Chunk}, {"--tile", o.pipeline.Tile}, {"--update-rows", o.pipeline.Rows},
-	} {
-		if asked.in.Mode != pipeline.Whole {
-			flags = append(flags, asked.flag)
-		}
+	for _, d := range o.pipeline.Divisions.Asked() {
+		flags = append(flags, "--"+d.Flag)
 	}
 	return flags
 }

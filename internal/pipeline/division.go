@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/onnx-remat/remat/internal/units"
@@ -24,14 +25,37 @@ type Division struct {
 // Divisions say what of a graph is computed in parts.
 type Divisions struct {
 	// Batch says in how many slices of the batch the step is computed.
-	Batch Division
+	Batch Division `json:"micro_batches"`
 	// Chunk says in how many slices the loss is computed.
-	Chunk Division
+	Chunk Division `json:"chunk_loss"`
 	// Tile says in how many parts wide products inside layers are computed.
-	Tile Division
+	Tile Division `json:"tile"`
 	// Rows says in how many slices the next values of the largest parameters and
 	// their state are computed, gradients included.
-	Rows Division
+	Rows Division `json:"update_rows"`
+}
+
+// An Asked is one of Divisions, with the flag that asks for it, how that is read, and the
+// pass that divides.
+type Asked struct {
+	Flag, Pass string
+	Parse      func(string) (Division, error)
+	*Division
+}
+
+// Flags lists the divisions, by reference.
+func (d *Divisions) Flags() []Asked {
+	return []Asked{
+		{"micro-batches", "batch", parseMicroBatches, &d.Batch},
+		{"chunk-loss", "chunk", ParseSlices, &d.Chunk},
+		{"tile", "tile", ParseDivision, &d.Tile},
+		{"update-rows", "rows", ParseDivision, &d.Rows},
+	}
+}
+
+// Asked lists the divisions that are asked for.
+func (d *Divisions) Asked() []Asked {
+	return slices.DeleteFunc(d.Flags(), func(a Asked) bool { return a.Mode == Whole })
 }
 
 // A DivisionMode says who chooses the number of parts.
@@ -89,6 +113,15 @@ func ParseSlices(text string) (Division, error) {
 		return Division{}, errors.New("want off, auto, a number of parts (at least 2), or what a slice may hold, such as 256MiB")
 	}
 	return Division{Mode: WithinBytes, Bytes: size.Bytes}, nil
+}
+
+// parseMicroBatches is ParseDivision for the batch, whose slices are given by their number.
+func parseMicroBatches(text string) (Division, error) {
+	d, err := ParseDivision(text)
+	if err != nil || d.Mode == Automatic {
+		return Division{}, errors.New("want off or a number of slices of the batch (at least 2)")
+	}
+	return d, nil
 }
 
 // String is what ParseDivision or ParseSlices reads.

@@ -195,13 +195,10 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 
 // leftWhole says why parts that were asked for divide nothing.
 func (f *fitting) leftWhole(v *Variant) (list []string) {
-	for _, part := range []struct {
-		pass, flag string
-		asked      Division
-	}{{"chunk", "--chunk-loss", f.o.Pipeline.Chunk}, {"tile", "--tile", f.o.Pipeline.Tile}, {"rows", "--update-rows", f.o.Pipeline.Rows}} {
+	for _, asked := range f.o.Pipeline.Divisions.Asked() {
 		for _, r := range v.Reports {
-			if r.Pass == part.pass && r.Applied == 0 && part.asked.Mode != Whole {
-				list = append(list, fmt.Sprintf("%s divides nothing: %s", part.flag, Note(r).Reason))
+			if r.Pass == asked.Pass && r.Applied == 0 {
+				list = append(list, fmt.Sprintf("--%s divides nothing: %s", asked.Flag, Note(r).Reason))
 			}
 		}
 	}

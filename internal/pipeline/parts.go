@@ -40,8 +40,7 @@ const balance = 16
 // rows computes next values in slices, or reports why not.
 func (p *preparation) rows(*runtime.Engine) error {
 	if p.unscaled != "" {
-		p.reportParts("rows", 1, 0, []*tile.SkipError{{What: "updates", Why: "no loss scaling: " + p.unscaled}})
-		return nil
+		return p.reportRegion("rows", &tile.SkipError{What: "updates", Why: "no loss scaling: " + p.unscaled})
 	}
 	types, a, forward, err := p.sides()
 	if err != nil {
@@ -59,10 +58,7 @@ func (p *preparation) rows(*runtime.Engine) error {
 		divide = tile.BoundRows
 	}
 	found, applied, skipped, err := divide(p.Model, types, next, forward, p.Options.Rows.or(rowSlices))
-	if found == 0 {
-		found, skipped = 1, []*tile.SkipError{{What: "updates", Why: "the graph updates nothing"}}
-	}
-	p.reportParts("rows", found, applied, skipped)
+	p.reportParts("rows", found, applied, skipped, tile.SkipError{What: "updates", Why: "the graph updates nothing"})
 	p.Divided.Updates = applied
 	if err != nil || applied == 0 {
 		return err
@@ -91,7 +87,11 @@ func (p *preparation) sides() (types *infer.Result, a *analysis.Analysis, forwar
 	return types, a, func(n *onnx.Node) bool { return is[n] }, nil
 }
 
-func (p *preparation) reportParts(pass string, found, applied int, skipped []*tile.SkipError) {
+// reportParts reports a pass that divides what it finds; none says why it found nothing.
+func (p *preparation) reportParts(pass string, found, applied int, skipped []*tile.SkipError, none tile.SkipError) {
+	if found == 0 {
+		found, skipped = 1, []*tile.SkipError{&none}
+	}
 	report := rewrite.Report{Pass: pass, Requested: found, Applied: applied}
 	for _, s := range skipped {
 		report.Skipped = append(report.Skipped, rewrite.Skip{What: s.What, Why: s.Why})
@@ -149,9 +149,9 @@ func (p *preparation) reportRegion(pass string, err error) error {
 	var skip *tile.SkipError
 	switch {
 	case err == nil:
-		p.reportParts(pass, 1, 1, nil)
+		p.reportParts(pass, 1, 1, nil, tile.SkipError{})
 	case errors.As(err, &skip):
-		p.reportParts(pass, 1, 0, []*tile.SkipError{skip})
+		p.reportParts(pass, 0, 0, nil, *skip)
 		err = nil
 	}
 	return err
@@ -321,10 +321,7 @@ func (p *preparation) tile(*runtime.Engine) error {
 		return err
 	}
 	found, applied, skipped, err := tile.Wide(p.Model, types, forward, p.Options.Tile.or(maxTiles))
-	if found == 0 {
-		found, skipped = 1, []*tile.SkipError{{What: "products", Why: fmt.Sprintf("none is %d times as large as its larger factor", tile.Widening)}}
-	}
-	p.reportParts("tile", found, applied, skipped)
+	p.reportParts("tile", found, applied, skipped, tile.SkipError{What: "products", Why: fmt.Sprintf("none is %d times as large as its larger factor", tile.Widening)})
 	p.Divided.Products = applied
 	return err
 }
