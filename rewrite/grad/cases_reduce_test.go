@@ -25,6 +25,10 @@ var softmaxCases = []gradCase{
 	{row: "Softmax", name: "first", body: "in a F[2,3,2]\ny = Softmax(a) {axis=1}"},
 	{row: "LogSoftmax", name: "picked", body: "in a F[3,4]\ninit i int64[3,1] = [1, 3, 0]\nb = LogSoftmax(a)\ny = GatherElements(b, i) {axis=1}"},
 	{row: "LogSoftmax", name: "picked twice", body: "in a F[2,4]\ninit i int64[2,2] = [1, 3, 0, 0]\nb = LogSoftmax(a)\ny = GatherElements(b, i) {axis=1}"},
+	{row: "LogSoftmax", name: "picked by tuples", body: "in a F[5,2]\ninit i int64[3,2] = [0,1,2,0,1,0]\nb = LogSoftmax(a) {axis=0}\ny = GatherND(b, i)"},
+	{row: "LogSoftmax", name: "picked by small tuples", body: "in a F[5,2]\ninit i int64[3,2] = [0,1,1,0,1,1]\nb = LogSoftmax(a) {axis=0}\ny = GatherND(b, i)"},
+	{row: "LogSoftmax", name: "rows picked by tuples", body: "in a F[300,2]\ninit i int64[3,1] = [0,2,1]\nb = LogSoftmax(a) {axis=0}\ny = GatherND(b, i)"},
+	{row: "LogSoftmax", name: "one of a list", body: "in a F[5]\ninit i int64[2,1] = [0,3]\nb = LogSoftmax(a) {axis=0}\ny = GatherND(b, i)"},
 	{row: "LogSoftmax", name: "last", body: "in a F[2,3]\ny = LogSoftmax(a)"},
 }
 

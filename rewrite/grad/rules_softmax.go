@@ -64,7 +64,7 @@ func (c *Context) lowest(v *onnx.Value, seen map[*onnx.Value]bool) bool {
 func gradLogSoftmax(c *Context) {
 	y := c.Out(0)
 	axis := c.Axis("axis", -1, c.In(0))
-	if p := c.e.grads[y]; p != nil && p.dense == nil && len(p.slices) == 0 && len(p.scatters) == 1 && p.scatters[0].axis == axis {
+	if p := c.e.grads[y]; p != nil && p.dense == nil && len(p.slices) == 0 && len(p.scatters) == 1 && p.scatters[0].flat == 0 && p.scatters[0].axis == axis {
 		s := p.scatters[0]
 		sum := s.grad
 		if s.grad.Type.Shape[axis].Is(1) && axis == c.Rank(y)-1 {
