@@ -346,6 +346,65 @@ graph g {
 	}
 }
 
+// TestMicroBatchesOfLookedUpRows: rows that are looked up among each sample's own, and labels that are
+// constants, leave a step divisible, with its gradients, by sizes that are free, too; rows of other
+// samples, and samples that are told from each other, do not.
+func TestMicroBatchesOfLookedUpRows(t *testing.T) {
+	e := engine(t)
+	const rows = "in x float32[batch,6,8]\n  in y int64[batch]\n  p = MatMul(x, w)\n  a = Tanh(p)\n  n = Shape(a) {end=1}\n  all = Concat(minus, wide) {axis=0}\n  r = Reshape(a, all)\n" +
+		"  n0 = Squeeze(n)\n  count = Range(zero, n0, one)\n  first = Mul(count, six)\n"
+	const ends = "\n  z = MatMul(l, v)\n  loss = SoftmaxCrossEntropyLoss(z, y)"
+	const flat = "in x float32[batch,8]\n  p = MatMul(x, w)\n  a = Tanh(p)\n  z = MatMul(a, v)\n  n = Shape(z) {end=1}\n"
+	for name, c := range map[string]struct {
+		body string
+		why  string // why it stays whole
+	}{
+		"the last row of each sample":                       {body: rows + "  at = Add(first, five)\n  l = Gather(r, at)" + ends},
+		"the last row of each sample, counted from the end": {body: rows + "  end = Squeeze(sizeOfAll)\n  sizeOfAll = Shape(r) {end=1}\n  at0 = Add(first, five)\n  at = Sub(at0, end)\n  l = Gather(r, at)" + ends},
+		"the row that each sample finds":                    {body: rows + "  s = ReduceSum(a, last) {keepdims=0}\n  found = ArgMax(s) {axis=1, keepdims=0}\n  at = Add(found, first)\n  l = Gather(r, at)" + ends},
+		"labels that are one for all":                       {body: flat + "  y = Expand(ones, n)\n  loss = SoftmaxCrossEntropyLoss(z, y)"},
+		"labels that are one for all, in two terms":         {body: flat + "  y = Expand(ones, n)\n  yy = Sub(y, y)\n  k = Neg(z)\n  loss1 = SoftmaxCrossEntropyLoss(z, y)\n  loss2 = SoftmaxCrossEntropyLoss(k, yy)\n  loss = Add(loss1, loss2)"},
+		"targets that are ones":                             {body: flat + "  all = Shape(z)\n  z0 = ConstantOfShape(all)\n  t = Cos(z0)\n  d = Sub(z, t)\n  e = Mul(d, d)\n  loss = ReduceMean(e) {keepdims=0}"},
+		"the next sample's row":                             {body: rows + "  end = Squeeze(sizeOfAll)\n  sizeOfAll = Shape(r) {end=1}\n  at0 = Add(first, six)\n  at = Sub(at0, end)\n  l = Gather(r, at)" + ends, why: "gathers along the split axis"},
+		"samples that are told from each other": {body: "in x float32[batch,8]\n  in u float32[batch,8]\n  p = MatMul(x, w)\n  q = MatMul(u, w)\n  qt = Transpose(q)\n  z = MatMul(p, qt)\n  n = Shape(z) {end=1}\n  n0 = Squeeze(n)\n" +
+			"  y = Range(zero, n0, one)\n  loss = SoftmaxCrossEntropyLoss(z, y)", why: "both factors are split"},
+	} {
+		for batch, dims := range map[string]map[string]int64{"8": nil, "batch": {"batch": 8}} {
+			t.Run(name+", "+batch, func(t *testing.T) {
+				m := trainingOf(t, `model ir=10 opset=20
+graph g {
+  init w float32[8,16] = [`+strings.TrimSuffix(strings.Repeat("0.25,-0.5,0.125,0.5,", 32), ",")+`]
+  init v float32[16,2] = [`+strings.TrimSuffix(strings.Repeat("0.5,-0.25,0.75,1,", 8), ",")+`]
+  init minus int64[1] = [-1]
+  init wide int64[1] = [16]
+  init last int64[1] = [2]
+  init zero int64[] = 0
+  init one int64[] = 1
+  init ones int64[1] = [1]
+  init five int64[] = 5
+  init six int64[] = 6
+  `+strings.ReplaceAll(c.body, "[batch", "["+batch)+`
+  out loss float32[]
+}
+`)
+				m.SetMetadata(VersionKey, "test")
+				o := Options{Provider: ort.CPU, Threads: 2, AsIs: true, Dims: dims, Divisions: Divisions{Batch: Parts(4)}}
+				r := inParts(t, e, m, o, "none")
+				if c.why != "" {
+					if text := fmt.Sprint(r.Reports); r.Variant.Divided.Batch != 0 || !strings.Contains(text, c.why) {
+						t.Errorf("in %d micro-batches: %s", r.Variant.Divided.Batch, text)
+					}
+					return
+				}
+				if r.Variant.Divided.Batch != 4 {
+					t.Fatalf("in %d micro-batches: %v", r.Variant.Divided.Batch, r.Reports)
+				}
+				alikeOutputs(t, runPlanned(t, e, m, Options{Dims: dims}, "none"), runPlanned(t, e, m, o, "none"), 1e-5)
+			})
+		}
+	}
+}
+
 // TestPartsInFloat16: the gradients of each slice are scaled in float16, not their sum, in which
 // small ones are missing: here the loss is so small that without a scale all of a slice's are
 // zeros. A file that is in parts already is not scaled, and says so, where that would be late.

@@ -252,7 +252,16 @@ func (a *applier) gemm(n *onnx.Node, inputs []*onnx.Value, sum *onnx.Value) *onn
 
 // input returns what the part's clone of n reads as its input k.
 func (a *applier) input(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Value, error) {
-	if w := a.now[v]; w != nil {
+	if c, ok := a.counted[onnx.Use{Node: n, Index: k}]; ok {
+		return a.countedIn(n, k, i, c)
+	}
+	return a.taken(n, k, v, i)
+}
+
+// taken is input, but for places that a part counts anew.
+func (a *applier) taken(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Value, error) {
+	made := v.Producer != nil && a.in[v.Producer]
+	if w := a.now[v]; w != nil && (made || !a.readsWhole(n, k, v)) {
 		return w, nil
 	}
 	if k == 1 && n.Is("Reshape", "Expand") || k == 0 && n.Is("ConstantOfShape") {

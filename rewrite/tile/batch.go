@@ -42,12 +42,18 @@ func Batch(m *onnx.Model, feeds []*onnx.Value, axis int) (*Region, error) {
 		divided[v] = sharding(axis)
 	}
 	for {
-		r, err := batchRegion(m, feeds, divided, false)
+		first, err := batchRegion(m, feeds, divided, false)
 		if err == nil {
+			return first, nil
+		}
+		r, why := batchRegion(m, feeds, divided, true)
+		if why == nil {
 			return r, nil
 		}
-		if r, err = batchRegion(m, feeds, divided, true); err == nil {
-			return r, nil
+		if r == nil { // nothing is left beside what is computed whole
+			r = first
+		} else {
+			err = why // of the attempt that comes further
 		}
 		known := len(feeds)
 		for _, v := range m.Graph.Inputs {
@@ -57,7 +63,7 @@ func Batch(m *onnx.Model, feeds []*onnx.Value, axis int) (*Region, error) {
 			}
 		}
 		if len(feeds) == known {
-			return nil, err // of the attempt that comes further, so what it meets is the reason
+			return nil, err
 		}
 	}
 }
@@ -77,6 +83,7 @@ func batchRegion(m *onnx.Model, feeds []*onnx.Value, divided map[*onnx.Value]sha
 	if len(feeds) == 0 {
 		return nil, &SkipError{"batch", "no feed has a batch axis"}
 	}
+	r.samples, _ = feeds[0].Type.Shape[divided[feeds[0]]].Int()
 	whole := map[*onnx.Node]bool{}
 	if counts {
 		whole = r.countedWhole(feeds)
@@ -110,20 +117,26 @@ func (r *Region) enter(whole map[*onnx.Node]bool) {
 
 // countedWhole are the nodes that lead from the feeds alone, through values of at most
 // twice the elements of the largest, to a sum over the batch, or to zeros that wait for a
-// feed. It leaves known how their values are divided, for the slices that read them.
+// feed, and those that make as little of constants. It leaves known how their values are
+// divided, for the slices that read them.
 func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 	most := int64(0)
 	for _, v := range feeds {
 		n, _ := v.Type.Shape.Elements().Int()
 		most = max(most, 2*n) // labels are padded before they are shifted
 	}
-	alone, kept := map[*onnx.Value]bool{}, maps.Clone(r.shardings)
+	alone, fixed, kept := map[*onnx.Value]bool{}, map[*onnx.Value]bool{}, maps.Clone(r.shardings)
 	for _, v := range feeds {
 		alone[v] = true
 	}
+	whole := map[*onnx.Node]bool{}
 	var roots []*onnx.Node
 	for _, n := range r.graph.Nodes {
-		if !fromAlone(n, alone, most) {
+		if fromConstants(n, fixed, most) {
+			fixed[n.Outputs[0]], whole[n] = true, true
+			continue
+		}
+		if !fromAlone(n, alone, fixed, most) {
 			continue
 		}
 		o := n.Outputs[0]
@@ -140,7 +153,6 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 			}
 		}
 	}
-	whole := map[*onnx.Node]bool{}
 	for len(roots) > 0 {
 		n := roots[len(roots)-1]
 		roots = roots[:len(roots)-1]
@@ -161,17 +173,31 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 		delete(kept, v)
 	}
 	clear(r.stretches)
+	clear(r.counted)
 	r.shardings = kept
 	return whole
 }
 
-// fromAlone reports a node that reads one of these values, and beside them constants only,
-// and makes one value of at most that many elements.
-func fromAlone(n *onnx.Node, alone map[*onnx.Value]bool, most int64) bool {
-	if len(n.Outputs) != 1 || !n.Outputs[0].Type.Ranked || !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return alone[v] }) {
+// fromAlone reports a node that reads one of these values, and beside them only constants and what
+// is fixed, and makes one value of at most that many elements.
+func fromAlone(n *onnx.Node, alone, fixed map[*onnx.Value]bool, most int64) bool {
+	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return alone[v] }) &&
+		makesLittle(n, most, func(v *onnx.Value) bool { return alone[v] || fixed[v] })
+}
+
+// fromConstants reports a node that makes one value of at most that many elements of constants
+// alone, and of what is fixed, as labels that are the same for all samples.
+func fromConstants(n *onnx.Node, fixed map[*onnx.Value]bool, most int64) bool {
+	return len(n.Inputs) > 0 && makesLittle(n, most, func(v *onnx.Value) bool { return fixed[v] })
+}
+
+// makesLittle reports a node that reads only constants and what is known, and makes one value of at
+// most that many elements.
+func makesLittle(n *onnx.Node, most int64, known func(*onnx.Value) bool) bool {
+	if len(n.Outputs) != 1 || len(n.Captures) > 0 || !n.Outputs[0].Type.Ranked {
 		return false
 	}
-	if slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !alone[v] && v.Constant() == nil }) {
+	if slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !known(v) && v.Constant() == nil }) {
 		return false
 	}
 	elements, ok := n.Outputs[0].Type.Shape.Elements().Int()
@@ -200,6 +226,9 @@ var batchRules = map[string]rule{
 // rows along another axis; where only the result is known to be divided, whichever of
 // the two has that axis.
 func lookUp(r *Region, n *onnx.Node) (bool, error) {
+	if known, changed, err := lookUpOwn(r, n); known {
+		return changed, err
+	}
 	axis, indices := sharding(axisOf(n, 0, n.Inputs[0])), sharding(rank(n.Inputs[1]))
 	switch a, b, out := r.shardingOf(n.Inputs[0]), r.shardingOf(n.Inputs[1]), r.shardingOf(n.Outputs[0]); {
 	case a < 0 && b < 0 && out < 0:
@@ -237,6 +266,9 @@ func tuplesOf(n *onnx.Node) (places, named sharding, err error) {
 // lookUpTuples: GatherND within a batch that is divided, by divided tuples in what is read whole,
 // or of divided axes behind those that tuples name.
 func lookUpTuples(r *Region, n *onnx.Node) (bool, error) {
+	if known, changed, err := lookUpOwnTuples(r, n); known {
+		return changed, err
+	}
 	data, tuples, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
 	places, named, err := tuplesOf(n)
 	if err != nil {
@@ -319,6 +351,9 @@ func scatter(r *Region, n *onnx.Node) (bool, error) {
 			return changed, err
 		}
 	}
+	if known, changed, err := scatterOwn(r, n); known {
+		return changed, err
+	}
 	b, c := r.shardingOf(n.Inputs[1]), r.shardingOf(n.Inputs[2])
 	along := sharding(0)
 	if n.Is("ScatterElements") {
@@ -337,6 +372,11 @@ func scatter(r *Region, n *onnx.Node) (bool, error) {
 		return false, nil
 	case !isZero(n.Inputs[0]) && !r.scattersInto(n):
 		return false, fmt.Errorf("adds the batch to %q", n.Inputs[0].Name)
+	}
+	if r.shardingOf(n.Inputs[0]) >= 0 { // zeros that another node reads in parts
+		if _, err := r.setInput(n, 0, replicated); err != nil {
+			return false, err
+		}
 	}
 	zeros, err := r.zerosOfParts(n.Inputs[0])
 	if err != nil {
@@ -422,7 +462,7 @@ func (r *Region) scattered(sum *onnx.Value) *onnx.Node {
 
 // isZero reports zeros of any shape.
 func isZero(v *onnx.Value) bool {
-	v = v.Behind("Cast", "Expand", "Reshape", "Identity")
+	v = v.Behind("Cast", "Expand", "Reshape", "Flatten", "Identity")
 	return v.IsZero() || v.Producer != nil && timesZero(v.Producer)
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -35,6 +36,15 @@ const sequence = "init k int64[3] = [4,12,6]\nz = Reshape(x, k)\ninit b0 int64[1
 
 // chosen has two columns before the batch.
 const chosen = "a = Transpose(x) {perm=[1,3,0,2]}\ninit p int64[2,2] = [1,4,0,2]\nin v F[6]\nb = Mul(a, v)\nf = GatherND(b, p)\n"
+
+// rows are those of the samples, six each.
+const rows = "init k int64[2] = [24,12]\na = Reshape(x, k)\nin v F[12]\nh = Mul(a, v)\n"
+
+// zeros24 are as many zeros as rows has numbers.
+var zeros24 = "init Z F[24,12] = [0" + strings.Repeat(",0", 24*12-1) + "]\n"
+
+// tokenOf is the place of a row that each sample finds among its own.
+const tokenOf = rows + "init k3 int64[3] = [4,6,12]\nh3 = Reshape(h, k3)\ninit j int64[1] = [2]\ns = ReduceSum(h3, j) {keepdims=0}\nt = ArgMax(s) {axis=1, keepdims=0}\ninit o int64[4] = [0,6,12,18]\n"
 
 // batchCases lead from a batch x [4,2,6,6] to a loss, and to what is summed over the batch,
 // through the row's operator.
@@ -117,6 +127,22 @@ var batchCases = []batchCase{
 	{row: "LayerNormalization", name: "of what is computed whole", body: laid + "in a F[3]\nin h F[4,3]\ne = LayerNormalization(c, a)\ny = Mul(h, e)"},
 	{row: "Split", name: "of what is computed whole", body: laid + "in h F[4,2]\ne, f = Split(c) {axis=1, num_outputs=2}\ny = Mul(h, e)\nloss2 = ReduceSum(f) {keepdims=0}"},
 	{row: "ReduceMax", name: "of what is computed whole", body: laid + "in q F[2,1,3]\nin h F[4]\nv = Mul(c, q)\ninit j int64[2] = [0,2]\ne = ReduceMax(v, j) {keepdims=0}\ny = Mul(h, e)"},
+	{row: "Gather", name: "of the last row of each sample", body: rows + "init i int64[4] = [5,11,17,23]\nz = Gather(h, i)\ny = Mul(z, z)"},
+	{row: "Gather", name: "of rows of each sample, some counted from the end", body: rows + "init i int32[4,3] = [0,5,5,6,-13,11,12,17,-9,-1,18,-2]\nz = Gather(h, i)\ny = Mul(z, z)"},
+	{row: "Gather", name: "of columns of each sample", body: "init k int64[2] = [24,12]\na = Reshape(x, k)\nb = Transpose(a)\nin v F[12,1]\nh = Mul(b, v)\ninit i int64[1,8] = [0,5,6,7,12,17,18,19]\nz = Gather(h, i) {axis=1}\ny = Mul(z, z)"},
+	{row: "Gather", name: "of the row that each sample finds", body: tokenOf + "i = Add(o, t)\nz = Gather(h, i)\ny = Mul(z, z)"},
+	{row: "Gather", name: "of a row among those of each sample", body: tokenOf + "init c int64[1] = [3]\nt1 = Sub(t, c)\ninit six int64[] = 6\nt2 = Mod(t1, six)\nt3 = Cast(t2) {to=6}\no3 = Cast(o) {to=6}\ni = Add(t3, o3)\nq = Gather(h, i)\ny = Tanh(q)"},
+	{row: "Gather", name: "of two rows that each sample finds", body: tokenOf + "u = ArgMin(s) {axis=1}\ninit k2 int64[2] = [4,1]\no2 = Reshape(o, k2)\nw = Add(u, o2)\nb = Gather(h, w)\ny = Mul(b, b)"},
+	{row: "GatherND", name: "of the last row of each sample", body: rows + "init i int64[4,1] = [5,11,-7,23]\nz = GatherND(h, i)\ny = Mul(z, z)"},
+	{row: "GatherND", name: "of an element of each sample's rows", body: rows + "init i int64[4,2,2] = [0,1,5,0,6,7,6,11,15,3,13,0,23,11,22,0]\nz = GatherND(h, i)\ny = Mul(z, z)"},
+	{row: "GatherND", name: "by the column behind another", body: "b = Transpose(x) {perm=[1,0,2,3]}\nin v F[6]\nh = Mul(b, v)\ninit i int64[4,2] = [1,0,0,1,1,-2,0,3]\nz = GatherND(h, i)\ny = Mul(z, z)"},
+	{row: "GatherND", name: "of the row that each sample finds", body: tokenOf + "i = Add(o, t)\ninit one int64[1] = [1]\ni1 = Unsqueeze(i, one)\nz = GatherND(h, i1)\ny = Mul(z, z)"},
+	{row: "ScatterElements", name: "at rows of each sample", body: rows + "init k3 int64[3] = [4,6,12]\nh3 = Reshape(h, k3)\ninit j int64[1] = [1]\nu = ReduceMax(h3, j) {keepdims=0}\ninit i int64[4,1] = [5,11,-7,23]\ninit e int64[2] = [4,12]\ni12 = Expand(i, e)\nz = ConstantOfShape(k)\nd = ScatterElements(z, i12, u) {axis=0, reduction=\"add\"}\ny = Mul(d, h)"},
+	{row: "ScatterElements", name: "at the row that each sample finds", body: tokenOf + "init j1 int64[1] = [1]\nu = ReduceMax(h3, j1) {keepdims=0}\nplace = Add(o, t)\np1 = Unsqueeze(place, j1)\ninit e int64[2] = [4,12]\ni12 = Expand(p1, e)\nz = ConstantOfShape(k)\nd = ScatterElements(z, i12, u) {axis=0}\ny = Mul(d, h)"},
+	{row: "ScatterElements", name: "at rows of each sample, and at those of a table as large, into the same zeros", body: rows + "init k3 int64[3] = [4,6,12]\nh3 = Reshape(h, k3)\ninit j int64[1] = [1]\nu = ReduceMax(h3, j) {keepdims=0}\n" + zeros24 + "init i int64[4,1] = [5,11,17,23]\ninit e int64[2] = [4,12]\ni12 = Expand(i, e)\nin ids int64[4,1]\nid12 = Expand(ids, e)\nd = ScatterElements(Z, i12, u) {axis=0, reduction=\"add\"}\ny = Mul(d, h)\ngradient = ScatterElements(Z, id12, u) {axis=0, reduction=\"add\"}\n"},
+	{row: "Div", name: "by the number of labels that count, which are constants", body: "init l int64[4,6] = [7,3,7,7,2,7,7,7,7,1,7,7,7,7,7,7,0,7,7,7,4,4,4,4]\ninit v int64[] = 7\nk = Equal(l, v)\nk2 = Not(k)\nw = Cast(k2) {to=1}\nn = ReduceSum(w) {keepdims=0}\ninit j int64[2] = [1,2]\nin q F[6]\nz = Mul(x, q)\nm = ReduceMean(z, j) {keepdims=0}\nt = Mul(m, w)\ny = Div(t, n)"},
+	{row: "Div", name: "by the number of labels that are one for all", body: "init one int64[1] = [1]\ninit s int64[1] = [4]\nl = Expand(one, s)\ninit v int64[] = -100\nk = Equal(l, v)\nk2 = Not(k)\nw = Cast(k2) {to=1}\nn = ReduceSum(w) {keepdims=0}\ninit j int64[3] = [1,2,3]\nin q F[6]\nz = Mul(x, q)\nm = ReduceMean(z, j) {keepdims=0}\nt = Mul(m, w)\ny = Div(t, n)"},
+	{row: "MatMul", name: "with what another reads in parts", body: "in w F[4,6]\nb = Mul(x, x)\ninit j int64[2] = [1,3]\ns = ReduceSum(x, j) {keepdims=0}\nc = Mul(s, w)\nloss2 = ReduceSum(c) {keepdims=0}\ninit k int64[3] = [4,18,4]\na = Reshape(b, k)\ny = MatMul(a, w)"},
 	{row: "Flatten", body: "y = Flatten(x) {axis=1}", exact: true},
 	{row: "RMSNormalization", opset: "23", body: "in a F[6]\ny = RMSNormalization(x, a)"},
 	{row: "SimplifiedLayerNormalization", body: "in a F[6]\ny = SimplifiedLayerNormalization(x, a)"},
@@ -207,6 +233,17 @@ func TestBatchWhole(t *testing.T) {
 		"split along it":                                            "y, z = Split(x) {axis=0, num_outputs=2}\nloss2 = ReduceSum(z) {keepdims=0}",
 		"joined with less of it":                                    "in u F[2,2,6,6]\ny = Concat(x, u) {axis=0}",
 		"joined with more beside it":                                "in u F[8,2,6,6]\ny = Concat(x, u) {axis=0}",
+		"the next sample's row":                                     rows + "init i int64[4] = [6,12,18,0]\nz = Gather(h, i)\ny = Neg(z)",
+		"the samples in another order":                              rows + "init i int64[4] = [23,17,11,5]\nz = Gather(h, i)\ny = Neg(z)",
+		"rows of the first sample":                                  rows + "init i int64[4] = [0,1,2,3]\nz = Gather(h, i)\ny = Neg(z)",
+		"rows of pairs of samples":                                  rows + "init i int64[4] = [6,0,18,12]\nz = Gather(h, i)\ny = Neg(z)",
+		"three rows of four samples":                                rows + "init i int64[3] = [0,6,12]\nz = Gather(h, i)\ny = Neg(z)",
+		"the row before the one that is found":                      tokenOf + "init m int64[] = -1\nt1 = Add(t, m)\ni = Add(o, t1)\nz = Gather(h, i)\ny = Neg(z)",
+		"a row that a feed tells":                                   rows + "init o int64[4] = [0,6,12,18]\nin l int64[4]\ni = Add(o, l)\nz = Gather(h, i)\ny = Neg(z)",
+		"a row among more than a sample has":                        tokenOf + "init seven int64[] = 7\nt1 = Mod(t, seven)\ni = Add(o, t1)\nz = Gather(h, i)\ny = Neg(z)",
+		"the next sample's row, by tuples":                          rows + "init i int64[4,1] = [6,12,18,0]\nz = GatherND(h, i)\ny = Neg(z)",
+		"rows that are put among the next sample's":                 rows + "init k3 int64[3] = [4,6,12]\nh3 = Reshape(h, k3)\ninit j int64[1] = [1]\nu = ReduceMax(h3, j) {keepdims=0}\ninit i int64[4,1] = [6,12,18,0]\ninit e int64[2] = [4,12]\ni12 = Expand(i, e)\nz = ConstantOfShape(k)\nd = ScatterElements(z, i12, u) {axis=0, reduction=\"add\"}\ny = Mul(d, h)",
+		"rows behind a merge with the axis before":                  merged + "init i int64[4] = [0,2,4,6]\nz = Gather(c, i)\ny = Neg(z)",
 		"views of it that are compared":                             "init s int64[2] = [4,72]\nz = Reshape(x, s)\nq = Neg(z)\nc = Concat(z, q) {axis=0}\ny = Gemm(c, c) {transB=1}",
 		"weights of a recurrent operator":                           sequence + "init p int64[3] = [1,48,6]\nw = Reshape(x, p)\nin r F[1,48,48]\ny, h = RNN(q, w, r) {hidden_size=48}",
 		"a bias of the batch":                                       "in b F[4]\nc = Neg(b)\nin w F[1,2,3,3]\nv = Concat(w, w, w, w) {axis=0}\ny = Conv(x, v, c)",

@@ -290,6 +290,50 @@ var growths = []func(n *batchNet, v *onnx.Value, d []int64, axis int){
 		last := n.op("Unsqueeze", build.In(n.labels, n.b.Ints(2)))
 		n.keep(n.op("GatherND", build.In(n.weight(labelBound, 2+n.Int64N(3)), last)))
 	},
+	func(n *batchNet, v *onnx.Value, d []int64, axis int) { // a row of each sample, or now and then of another
+		if len(d) < 2 {
+			return
+		}
+		list := make([]int64, d[0])
+		for i := range list {
+			list[i] = int64(i)*d[1] + n.Int64N(d[1])
+		}
+		if n.IntN(4) == 0 {
+			n.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		}
+		all := d[0] * d[1]
+		if n.IntN(2) == 0 {
+			list[0] -= all
+		}
+		rows := n.op("Reshape", build.In(v, n.b.Ints(append([]int64{all}, d[2:]...)...)))
+		n.keep(rows, n.op("Gather", build.In(rows, n.b.Ints(list...))))
+	},
+	func(n *batchNet, v *onnx.Value, d []int64, axis int) { // a row that each sample finds
+		if len(d) != 3 {
+			return
+		}
+		most := n.op("ReduceMax", build.In(v, n.b.Ints(2)), onnx.IntAttr("keepdims", 0))
+		found := n.op("ArgMax", build.In(most), onnx.IntAttr("axis", 1), onnx.IntAttr("keepdims", 0))
+		first := make([]int64, d[0])
+		for i := range first {
+			first[i] = int64(i) * d[1]
+		}
+		rows := n.op("Reshape", build.In(v, n.b.Ints(d[0]*d[1], d[2])))
+		n.keep(n.op("Gather", build.In(rows, n.op("Add", build.In(found, n.b.Ints(first...))))))
+	},
+	func(n *batchNet, v *onnx.Value, d []int64, axis int) { // the mean of those whose label counts, where all are constants
+		list := make([]int64, d[0])
+		for i := range list {
+			list[i] = n.Int64N(3)
+		}
+		counts := n.op("Not", build.In(n.op("Equal", build.In(n.b.Ints(list...), n.b.Ints(1)))))
+		f := n.op("Cast", build.In(counts), onnx.IntAttr("to", int64(onnx.Float32)))
+		sum := n.op("Add", build.In(n.op("ReduceSum", build.In(f), onnx.IntAttr("keepdims", 0)), n.b.Scalar(onnx.Float32, 1)))
+		shape := slices.Repeat([]int64{1}, len(d))
+		shape[0] = d[0]
+		weights := n.op("Reshape", build.In(f, n.b.Ints(shape...)))
+		n.keep(n.op("Div", build.In(n.op("Mul", build.In(v, weights)), sum)))
+	},
 	func(n *batchNet, v *onnx.Value, d []int64, axis int) {
 		times := slices.Repeat([]int64{1}, len(d))
 		times[axis] = 2
@@ -358,7 +402,7 @@ func randomBatch(t *testing.T, seed uint64) (*onnx.Model, int64) {
 // TestRandomBatches: whatever step is drawn, its gradients in parts are the whole one's, or it is
 // left whole.
 func TestRandomBatches(t *testing.T) {
-	divided, stretched := 0, 0
+	divided, stretched, counted := 0, 0, 0
 	for seed := range uint64(800) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			was, batch := randomBatch(t, seed)
@@ -390,6 +434,9 @@ func TestRandomBatches(t *testing.T) {
 				return
 			}
 			divided++
+			if len(r.counted) > 0 {
+				counted++
+			}
 			if len(r.stretches) > 0 {
 				stretched++
 			}
@@ -399,8 +446,8 @@ func TestRandomBatches(t *testing.T) {
 			sameGradients(t, was, m)
 		})
 	}
-	if divided < 200 || stretched < 20 {
-		t.Errorf("%d steps are divided, %d of them with a batch in stretches", divided, stretched)
+	if divided < 200 || stretched < 20 || counted < 5 {
+		t.Errorf("%d steps are divided, %d of them with a batch in stretches, and %d at places of each sample", divided, stretched, counted)
 	}
 }
 

@@ -85,6 +85,8 @@ type Region struct {
 	stretches map[*onnx.Value]int64 // of divided axes, where more than one
 	mean      map[*onnx.Value]bool  // partial means: summands to be divided by parts
 	whole     map[onnx.Use]bool     // inputs that every part reads as they are
+	counted   map[onnx.Use]counted  // places that each part counts from its own first row
+	samples   int64                 // of the batch, where it is that which is divided
 	limit     int64                 // elements from which a value counts as big
 	// extents are those that are cut: the number of parts must divide all.
 	extents []int64
@@ -132,7 +134,7 @@ func Around(m *onnx.Model, proj *onnx.Node) (*Region, error) {
 func emptyRegion(m *onnx.Model, pass string, place map[*onnx.Node]int) *Region {
 	return &Region{
 		graph: m.Graph, pass: pass, place: place, deps: dependencies(m.Graph), joins: joinsAxes(m), limit: 1,
-		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, stretches: map[*onnx.Value]int64{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
+		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, stretches: map[*onnx.Value]int64{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{}, counted: map[onnx.Use]counted{},
 	}
 }
 
