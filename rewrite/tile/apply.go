@@ -285,6 +285,11 @@ func (a *applier) taken(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 		return nil, fmt.Errorf("node %q: %d parts do not divide %v", n.Label(), a.parts, v.Type)
 	}
 	step := d / a.parts
+	if a.stretchesOf(v) > 1 {
+		w, err := a.pieceOf(v, i)
+		a.now[v] = w
+		return w, err
+	}
 	w := a.b.Op("Slice", build.In(a.entry(v), a.b.Ints(i*step), a.b.Ints((i+1)*step), a.b.Ints(int64(c))))
 	a.now[v] = w
 	return w, nil

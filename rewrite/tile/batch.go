@@ -569,12 +569,19 @@ func convolve(r *Region, n *onnx.Node) (bool, error) {
 		return r.set(out, 0)
 	case a == unknown && b < 0 && r.shardingOf(out) == 0:
 		return r.set(x, 0)
-	case a == 1 && b == 1 && n.Is("Conv") && n.Int("group", 1) == r.stretchesOf(x) && r.stretchesOf(w) == 1 && n.In(2) == nil:
+	case a == 1 && b == 1 && n.Is("Conv") && n.In(2) == nil && r.contracts(n):
 		return r.set(out, partialSum)
 	case a == unknown || a == 1 && b == unknown:
 		return false, nil
 	}
 	return false, fmt.Errorf("works along the split axis")
+}
+
+// contracts reports a Conv of channels that are the batch, which sums over them: a stretch in each group,
+// or all stretches in one.
+func (r *Region) contracts(n *onnx.Node) bool {
+	x, w := r.stretchesOf(n.Inputs[0]), r.stretchesOf(n.Inputs[1])
+	return n.Int("group", 1) == x && w == 1 || n.Int("group", 1) == 1 && x == w
 }
 
 // normalized: over the axes from its own on.

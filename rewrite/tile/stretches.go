@@ -13,14 +13,15 @@ package tile
 // Row by row it is computed all the same, and sums over it are as complete. So such an axis is
 // divided like any other, and its stretches are noted. All that a node reads and returns in parts
 // has the same, but for a Reshape, a Split or Concat of whole stretches, and a grouped Conv of
-// channels. Weakness: who cuts or joins such an axis would have to gather the pieces, so nothing
-// outside the region may.
+// channels. What comes from outside is taken apart where it is read. Weakness: who joins such an axis
+// would have to gather the pieces, so nothing outside the region may.
 
 import (
 	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
@@ -165,14 +166,14 @@ func (r *Region) stacked(values []*onnx.Value, axis sharding) (bool, error) {
 	return changed, nil
 }
 
-// gathers is what would have to gather pieces of a value that a part of the region makes, or cut
-// it so; nil for values of one stretch.
+// gathers is what would have to gather pieces of a value that a part of the region makes; nil for
+// values of one stretch, and for those from outside, of which each part takes its pieces.
 func (r *Region) gathers(v *onnx.Value) *SkipError {
 	const why = "the batch is merged with an axis before it, and what is made of it is needed beside the parts"
-	if r.stretchesOf(v) == 1 {
+	if r.stretchesOf(v) == 1 || v.Producer == nil || !r.in[v.Producer] {
 		return nil
 	}
-	if v.Producer == nil || !r.in[v.Producer] || v.IsOutput() {
+	if v.IsOutput() {
 		return &SkipError{v.Name, why}
 	}
 	for _, u := range v.Uses() {
@@ -181,4 +182,19 @@ func (r *Region) gathers(v *onnx.Value) *SkipError {
 		}
 	}
 	return nil
+}
+
+// pieceOf is part i of a value from outside: a piece of each of its stretches.
+func (a *applier) pieceOf(v *onnx.Value, i int64) (*onnx.Value, error) {
+	part, ok := a.partOf(v)
+	if !ok {
+		return nil, fmt.Errorf("%q: its extents are not static", v.Name)
+	}
+	axis, stretches := a.shardingOf(v), a.stretchesOf(v)
+	dims, _ := v.Type.Shape.Ints()
+	rows := part[axis] / stretches
+	apart := slices.Concat(dims[:axis], []int64{stretches, dims[axis] / stretches}, dims[axis+1:])
+	w := a.b.Op("Reshape", build.In(a.entry(v), a.b.Ints(apart...)))
+	w = a.b.Op("Slice", build.In(w, a.b.Ints(i*rows), a.b.Ints((i+1)*rows), a.b.Ints(int64(axis)+1)))
+	return a.b.Op("Reshape", build.In(w, a.b.Ints(part...))), nil
 }
