@@ -3,8 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -460,18 +461,34 @@ func (t *trainRun) warnUneven(job *train.Job, d *data.Data) {
 	if runs < 2 {
 		return
 	}
-	least, most := int64(math.MaxInt64), int64(0)
+	type span struct{ least, most int64 }
+	counts := map[string]span{}
 	for i := range int64(min(max(runs, 8), 64)) {
 		b, err := d.Train.At(i)
 		if err != nil {
 			return // which its step says
 		}
-		n := d.Train.Tokens(b)
-		least, most = min(least, n), max(most, n)
+		for input, n := range d.Train.Compared(b) {
+			if s, ok := counts[input]; ok {
+				counts[input] = span{min(s.least, n), max(s.most, n)}
+			} else {
+				counts[input] = span{n, n}
+			}
+		}
 	}
-	if least < most {
-		t.e.warn([]string{fmt.Sprintf("%d to %d %s of a micro-batch count, and each micro-batch weighs the same: an update by the mean of %d runs is not that of one batch of all their samples",
-			least, most, t.counts, runs)})
+	var uneven []string
+	for _, input := range slices.Sorted(maps.Keys(counts)) {
+		if s := counts[input]; s.least < s.most {
+			text, what := fmt.Sprintf("%d to %d ", s.least, s.most), t.counts
+			if len(counts) > 1 {
+				what = "labels in " + input
+			}
+			uneven = append(uneven, text+what)
+		}
+	}
+	if len(uneven) > 0 {
+		t.e.warn([]string{fmt.Sprintf("%s of a micro-batch count, and each micro-batch weighs the same: an update by the mean of %d runs is not that of one batch of all their samples",
+			strings.Join(uneven, " and "), runs)})
 	}
 }
 

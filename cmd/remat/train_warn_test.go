@@ -94,9 +94,25 @@ func TestTrainWarnsOfRuns(t *testing.T) {
 	if err := remat.WriteNPZ(at("d.npz"), map[string]remat.Tensor{"x": remat.FromFloat32s(make([]float32, 16), 8, 2), "y": remat.FromInt64s([]int64{0, 1, 1, -1, 1, 0, 0, -1}, 8)}); err != nil {
 		t.Fatal(err)
 	}
+	both, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[batch,2]\nin y int64[batch]\nin z int64[batch]\ninit w float32[2,2] = [1,2,3,4]\nh = MatMul(x, w)\n" +
+		"a = SoftmaxCrossEntropyLoss(h, y) {ignore_index=-1}\nb = SoftmaxCrossEntropyLoss(h, z) {ignore_index=-1}\nloss = Add(a, b)\nout loss float32[]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := both.Save(at("both.onnx")); err != nil {
+		t.Fatal(err)
+	}
+	for name, z := range map[string][]int64{"both.npz": {0, 1, 1, 1, 1, 0, 0, 0}, "uneven.npz": {-1, 1, 1, 1, -1, 0, 0, 0}} {
+		if err := remat.WriteNPZ(at(name), map[string]remat.Tensor{"x": remat.FromFloat32s(make([]float32, 16), 8, 2), "y": remat.FromInt64s([]int64{0, 1, 1, -1, 1, 0, 0, -1}, 8), "z": remat.FromInt64s(z, 8)}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for i, c := range []struct {
 		model, flags, want string
 	}{
+		{"both", "--data both.npz --batch 4 --accumulate 2", ""},
+		{"both", "--data both.npz --batch 2 --accumulate 2", "1 to 2 labels in y of a micro-batch count, and each micro-batch weighs the same: an update by the mean of 2 runs"},
+		{"both", "--data uneven.npz --batch 2 --accumulate 2", "1 to 2 labels in y and 1 to 2 labels in z of a micro-batch count"},
 		{"labelled", "--batch 2", ""},
 		{"labelled", "--batch 4 --accumulate 2", ""},
 		{"labelled", "--batch 2 --accumulate 2", "1 to 2 labels of a micro-batch count, and each micro-batch weighs the same: an update by the mean of 2 runs"},
@@ -106,7 +122,11 @@ func TestTrainWarnsOfRuns(t *testing.T) {
 		{"sum", "--batch 2 --accumulate 2", "the loss is a sum, by ReduceSum that makes loss: an update by the mean of 2 runs"},
 		{"sum", "--batch 2 --ranks 4", "an update by the mean of 4 runs"},
 	} {
-		args := append([]string{"train", at(c.model + ".onnx"), "--data", at("d.npz"), "--steps", "1", "-o", at(fmt.Sprint(i))}, strings.Fields(c.flags)...)
+		data, flags := "d.npz", strings.Fields(c.flags)
+		if flags[0] == "--data" {
+			data, flags = flags[1], flags[2:]
+		}
+		args := append([]string{"train", at(c.model + ".onnx"), "--data", at(data), "--steps", "1", "-o", at(fmt.Sprint(i))}, flags...)
 		if got := warned(t, args...); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s %s: warns %q, want %q", c.model, c.flags, got, c.want)
 		}

@@ -267,21 +267,22 @@ func (t *target) findLabels(d *Data) error {
 		return err
 	}
 	r := readGraph(t.m, t.known, t.lossValue(), t.inputs)
-	var found *meaning
 	for _, x := range r.meanings {
-		if len(x.targets) > 0 && x.input.Type.DType.IsInt() {
-			if found != nil {
-				return nil
-			}
-			found = x
+		if len(x.targets) == 0 || !x.input.Type.DType.IsInt() {
+			continue
+		}
+		l := labels{input: x.input.Name, counted: r.compared(x)}
+		l.ignored, l.ignores = ignoredBy(x)
+		t.labels = append(t.labels, l)
+	}
+	if len(t.labels) == 1 { // of several, none is the one that the loss is a mean over
+		d.Mapping.Labels, d.Mapping.Ignored, d.Mapping.Ignores = t.labels[0].input, t.labels[0].ignored, t.labels[0].ignores
+	}
+	if r.meanOfAll(r.loss) {
+		for i := range t.labels {
+			t.labels[i].ignores = false
 		}
 	}
-	if found == nil {
-		return nil
-	}
-	d.Mapping.Labels = found.input.Name
-	d.Mapping.Ignored, d.Mapping.Ignores = ignoredBy(found)
-	t.even, t.counted = r.meanOfAll(r.loss), r.compared(found)
 	return nil
 }
 
@@ -302,8 +303,14 @@ func (t *target) arrayBatches(s *Source, set *dataset, b *boundArrays, d *Data, 
 			inputs[p.name] = "array"
 			p.put = x.reader(set.name, first, bounds{runtime.IndexedBy(t.m, t.m.Graph.Value(p.name)), x.v.Name == d.Mapping.Labels, d.Mapping})
 		}
-		if x.v.Name == d.Mapping.Labels {
-			out.labels = labels{input: p.name, kind: p.kind, counted: t.counted, ignored: d.Mapping.Ignored, ignores: d.Mapping.Ignores && !t.even}
+		for _, l := range t.labels {
+			if x.v.Name != l.input {
+				continue
+			}
+			l.input, l.kind = p.name, p.kind
+			if out.compared = append(out.compared, l); len(t.labels) == 1 {
+				out.labels = l
+			}
 		}
 		out.parts = append(out.parts, p)
 	}

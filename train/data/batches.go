@@ -34,6 +34,7 @@ type Batches struct {
 	once bool
 
 	labels   labels
+	compared []labels // all inputs of labels, also where there are several
 	identity Identity
 
 	slots [2]map[string]runtime.Tensor
@@ -139,11 +140,24 @@ func (b *Batches) Ignored() int64 { return b.labels.ignored }
 // not ignored. It is the weight of the batch's mean loss in a mean over batches.
 // Where no input is known to hold labels, it is the number of samples.
 func (b *Batches) Tokens(batch map[string]runtime.Tensor) int64 {
-	l := &b.labels
-	t, ok := batch[l.input]
-	if !ok || l.input == "" {
+	t, ok := batch[b.labels.input]
+	if !ok || b.labels.input == "" {
 		return b.batch
 	}
+	return b.labels.in(t)
+}
+
+// Compared is how many labels of a batch count, by the input that holds them: of all such inputs.
+func (b *Batches) Compared(batch map[string]runtime.Tensor) map[string]int64 {
+	counts := map[string]int64{}
+	for i := range b.compared {
+		counts[b.compared[i].input] = b.compared[i].in(batch[b.compared[i].input])
+	}
+	return counts
+}
+
+// in is how many labels in a tensor count.
+func (l *labels) in(t runtime.Tensor) int64 {
 	size := l.kind.Size()
 	n := int64(0)
 	for i := range int64(len(t.Data)) / size {

@@ -38,10 +38,9 @@ type target struct {
 	skip   map[string]bool
 	batch  int64
 	notes  []string
-	// even: each batch weighs the same, however many of its labels are ignored.
-	even bool
-	// counted are the labels of a batch that the loss compares; nil: all.
-	counted []bool
+	// labels are those that the loss compares with, by input. Where each batch weighs the same, however
+	// many are ignored, none are.
+	labels []labels
 }
 
 // For maps the data onto the inputs of a model, a forward or a training graph. The

@@ -280,6 +280,7 @@ func (s *Source) tokenBatches(t *target, l *language, fixed []part, set *tokenSe
 		add(l.labels, l.extra(), l.limit, empty)
 	}
 	out.labels = labels{input: counts.Name, kind: counts.Type.DType, counted: l.counted, ignored: l.Ignored, ignores: l.Ignores}
+	out.compared = []labels{out.labels}
 	out.identity = Identity{Kind: set.set.kind, Files: set.set.files, Tokenizer: set.set.tokenizer, Labels: l.Kind, Inputs: inputs,
 		Batch: l.Batch, Length: l.Length, Samples: n, Shuffle: shuffle}
 	if set.set.raw > 0 {
