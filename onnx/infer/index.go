@@ -141,6 +141,9 @@ func (c *ctx) splitParts(whole onnx.Dim) ([]onnx.Dim, error) {
 
 // gather: the axis is replaced by the shape of the indices.
 func gather(c *ctx) error {
+	if err := c.indices(1); err != nil {
+		return err
+	}
 	s, ok1 := c.shape(0)
 	index, ok2 := c.shape(1)
 	if !ok1 || !ok2 {
@@ -155,8 +158,21 @@ func gather(c *ctx) error {
 	return nil
 }
 
+// indices refuses an input that is no list of places.
+func (c *ctx) indices(i int) error {
+	switch d := c.dtype(i); d {
+	case onnx.Undefined, onnx.Int32, onnx.Int64:
+		return nil
+	default:
+		return fmt.Errorf("input %d, the indices, is %s, and ONNX Runtime wants int64 or int32: TorchScript's exporter writes this of a torch.full without dtype=torch.long", i, d)
+	}
+}
+
 // gatherElements: the shape of the indices.
 func gatherElements(c *ctx) error {
+	if err := c.indices(1); err != nil {
+		return err
+	}
 	s, ok1 := c.shape(0)
 	index, ok2 := c.shape(1)
 	if ok1 && ok2 && len(s) != len(index) {
@@ -168,6 +184,9 @@ func gatherElements(c *ctx) error {
 
 // gatherND: indices[:-1] + data[batch_dims + indices[-1]:].
 func gatherND(c *ctx) error {
+	if err := c.indices(1); err != nil {
+		return err
+	}
 	s, ok1 := c.shape(0)
 	index, ok2 := c.shape(1)
 	if !ok1 || !ok2 {
@@ -193,6 +212,9 @@ func gatherND(c *ctx) error {
 
 // scatter: the type of the data; updates have its element type.
 func scatter(c *ctx) error {
+	if err := c.indices(1); err != nil {
+		return err
+	}
 	if _, err := c.sameDType(0, 2); err != nil {
 		return err
 	}

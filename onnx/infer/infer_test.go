@@ -332,16 +332,20 @@ func TestRefusedByRuntime(t *testing.T) {
 	const weights = "in w float32[1,8,3]\nin r float32[1,8,2]\nin h float32[1,2,2]\nin c float32[1,2,5]\n"
 	const call = "%lstm : [num_users=3] = call_function[target=torch.ops.aten.lstm.input](args = (%x, [%zeros, %zeros_1], [%p_net_weight_ih_l0, %p_net_weight_hh_l0, %p_net_weight_hr_l0], False, 1, 0.0, True, False, True), kwargs = {})"
 	for name, c := range map[string]struct{ body, call, want string }{
-		"projection":   {"in x float32[4,2,3]\n" + weights + "y = LSTM(x, w, r, _, _, h, c) {hidden_size=2}", call, `LSTM: input 6, the state to begin with, is [1,2,5], where direction, rows and hidden_size ask for [1,2,2]; ONNX's LSTM has no projection, and ONNX Runtime refuses the file too: export a model without proj_size`},
-		"its weights":  {"in x float32[2,1]\nin z float32[2]\ny = Concat(x, z) {axis=0}", call, "Concat: inputs of rank 2 and 1; ONNX's LSTM has no projection"},
-		"a state":      {"in x float32[4,2,3]\n" + weights + "y = LSTM(x, w, r, _, _, c) {hidden_size=2}", "", "input 5, the state to begin with, is [1,2,5]"},
-		"layout":       {"in x float32[2,4,3]\n" + weights + "y = LSTM(x, w, r, _, _, h) {hidden_size=2, layout=1}", "", "ask for [2,1,2]"},
-		"free rows":    {"in x float32[4,n,3]\n" + weights + "y = LSTM(x, w, r, _, _, h, h) {hidden_size=2}", "", ""},
-		"classes last": {"in x float32[2,6,5]\nin l int64[2,6]\ny = SoftmaxCrossEntropyLoss(x, l)", "", "the classes stand last, not second"},
-		"other labels": {"in x float32[7,2,5]\nin l int64[2,7]\ny = SoftmaxCrossEntropyLoss(x, l)", "", "extents 7 and 2 differ"},
-		"statistics":   {"in x float32[1,2,3]\nin s float32[2]\ny, m, v, a, b = BatchNormalization(x, s, s, s, s)", "", "5 outputs, and from opset 14 on there are 3, so ONNX Runtime refuses the file: TorchScript's exporter writes this of an InstanceNorm with track_running_stats=True; export with dynamo=True"},
-		"mixed norm":   {"in x float32[2,3]\nin s float16[3]\ny = LayerNormalization(x, s)", "", "LayerNormalization: inputs have types float32 and float16, and ONNX Runtime wants one type: exporters mix types in some models in half, fewer with dynamo=True; export in float32, and compute in half with --precision"},
-		"mixed groups": {"in x float16[2,4,3]\nin s float32[4]\ny = GroupNormalization(x, s, s) {num_groups=2}", "", "inputs have types float16 and float32"},
+		"projection":         {"in x float32[4,2,3]\n" + weights + "y = LSTM(x, w, r, _, _, h, c) {hidden_size=2}", call, `LSTM: input 6, the state to begin with, is [1,2,5], where direction, rows and hidden_size ask for [1,2,2]; ONNX's LSTM has no projection, and ONNX Runtime refuses the file too: export a model without proj_size`},
+		"its weights":        {"in x float32[2,1]\nin z float32[2]\ny = Concat(x, z) {axis=0}", call, "Concat: inputs of rank 2 and 1; ONNX's LSTM has no projection"},
+		"a state":            {"in x float32[4,2,3]\n" + weights + "y = LSTM(x, w, r, _, _, c) {hidden_size=2}", "", "input 5, the state to begin with, is [1,2,5]"},
+		"layout":             {"in x float32[2,4,3]\n" + weights + "y = LSTM(x, w, r, _, _, h) {hidden_size=2, layout=1}", "", "ask for [2,1,2]"},
+		"free rows":          {"in x float32[4,n,3]\n" + weights + "y = LSTM(x, w, r, _, _, h, h) {hidden_size=2}", "", ""},
+		"classes last":       {"in x float32[2,6,5]\nin l int64[2,6]\ny = SoftmaxCrossEntropyLoss(x, l)", "", "the classes stand last, not second"},
+		"other labels":       {"in x float32[7,2,5]\nin l int64[2,7]\ny = SoftmaxCrossEntropyLoss(x, l)", "", "extents 7 and 2 differ"},
+		"statistics":         {"in x float32[1,2,3]\nin s float32[2]\ny, m, v, a, b = BatchNormalization(x, s, s, s, s)", "", "5 outputs, and from opset 14 on there are 3, so ONNX Runtime refuses the file: TorchScript's exporter writes this of an InstanceNorm with track_running_stats=True; export with dynamo=True"},
+		"mixed norm":         {"in x float32[2,3]\nin s float16[3]\ny = LayerNormalization(x, s)", "", "LayerNormalization: inputs have types float32 and float16, and ONNX Runtime wants one type: exporters mix types in some models in half, fewer with dynamo=True; export in float32, and compute in half with --precision"},
+		"rows by floats":     {"in x float32[2,3]\nin i float32[4]\ny = Gather(x, i)", "", "Gather: input 1, the indices, is float32, and ONNX Runtime wants int64 or int32: TorchScript's exporter writes this of a torch.full without dtype=torch.long"},
+		"elements by floats": {"in x float32[2,3]\nin i float32[2,1]\ny = GatherElements(x, i) {axis=1}", "", "the indices, is float32"},
+		"tuples of bools":    {"in x float32[2,3]\nin i bool[2,1]\ny = GatherND(x, i)", "", "the indices, is bool"},
+		"put at floats":      {"in x float32[2,3]\nin i float32[2,1]\nin u float32[2,3]\ny = ScatterND(x, i, u)", "", "the indices, is float32"},
+		"mixed groups":       {"in x float16[2,4,3]\nin s float32[4]\ny = GroupNormalization(x, s, s) {num_groups=2}", "", "inputs have types float16 and float32"},
 	} {
 		m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\n" + c.body + "\nout y float32\n}\n")
 		if err != nil {
