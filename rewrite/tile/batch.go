@@ -25,6 +25,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -117,7 +118,7 @@ func (r *Region) enter(whole map[*onnx.Node]bool) {
 
 // countedWhole are the nodes that lead from the feeds alone, through values of at most
 // twice the elements of the largest, to a sum over the batch, or to zeros that wait for a
-// feed, and those that make as little of constants. It leaves known how their values are
+// feed, and those that lead from constants to a sum. It leaves known how their values are
 // divided, for the slices that read them.
 func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 	most := int64(0)
@@ -129,11 +130,12 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 	for _, v := range feeds {
 		alone[v] = true
 	}
-	whole := map[*onnx.Node]bool{}
 	var roots []*onnx.Node
 	for _, n := range r.graph.Nodes {
 		if fromConstants(n, fixed, most) {
-			fixed[n.Outputs[0]], whole[n] = true, true
+			if fixed[n.Outputs[0]] = true; strings.HasPrefix(n.OpType(), "Reduce") {
+				roots = append(roots, n)
+			}
 			continue
 		}
 		if !fromAlone(n, alone, fixed, most) {
@@ -153,12 +155,13 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 			}
 		}
 	}
+	whole := map[*onnx.Node]bool{}
 	for len(roots) > 0 {
 		n := roots[len(roots)-1]
 		roots = roots[:len(roots)-1]
 		whole[n] = true
 		for _, v := range n.Reads() {
-			if !alone[v] {
+			if !alone[v] && !fixed[v] {
 				continue
 			}
 			if c := r.shardingOf(v); c >= 0 {
