@@ -478,9 +478,12 @@ func timesZero(n *onnx.Node) bool {
 	return slices.ContainsFunc(n.Inputs, (*onnx.Value).IsZero)
 }
 
-// cutOrFirst: Slice along another axis, or the first of a list, which zeros wait for: each part
-// takes its own.
+// cutOrFirst: Slice along another axis, a row of every so many of each sample's own, or the first of
+// a list, which zeros wait for: each part takes its own.
 func cutOrFirst(r *Region, n *onnx.Node) (bool, error) {
+	if r.everyFew(n) {
+		return r.set(n.Outputs[0], r.shardingOf(n.Inputs[0]))
+	}
 	if r.shardingOf(n.Inputs[0]) == 0 && rank(n.Inputs[0]) == 1 && n.Outputs[0].Type.Shape[0].Is(1) && onlyTimesZero(n.Outputs[0]) {
 		if from, err := constants(n.Inputs[1]); err == nil && len(from) == 1 && from[0] == 0 {
 			return r.set(n.Outputs[0], replicated)

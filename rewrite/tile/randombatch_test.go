@@ -307,6 +307,9 @@ var growths = []func(n *batchNet, v *onnx.Value, d []int64, axis int){
 		}
 		rows := n.op("Reshape", build.In(v, n.b.Ints(append([]int64{all}, d[2:]...)...)))
 		n.keep(rows, n.op("Gather", build.In(rows, n.b.Ints(list...))))
+		if n.IntN(2) == 0 {
+			n.keep(n.op("Slice", build.In(rows, n.b.Ints(n.Int64N(d[1])), n.b.Ints(all), n.b.Ints(0), n.b.Ints(d[1]))))
+		}
 	},
 	func(n *batchNet, v *onnx.Value, d []int64, axis int) { // a row that each sample finds
 		if len(d) != 3 {

@@ -67,6 +67,31 @@ func scatterOwn(r *Region, n *onnx.Node) (known, changed bool, err error) {
 	return r.own(n, table, counted{column: -1}, axis, axis, []*onnx.Value{places, rows, table}, axis)
 }
 
+// everyFew reports a Slice that takes one row of every so many along the divided axis, of which each
+// sample has as many times that.
+func (r *Region) everyFew(n *onnx.Node) bool {
+	data := n.Inputs[0]
+	a := r.shardingOf(data)
+	if a < 0 || r.stretchesOf(data) > 1 || r.samples == 0 {
+		return false
+	}
+	var bounds [4][]int64 // from, to, axes, steps
+	for i := range bounds {
+		list, err := constants(n.In(i + 1))
+		if err != nil || len(list) != len(bounds[0]) && i > 0 {
+			return false
+		}
+		bounds[i] = list
+	}
+	extent, _ := data.Type.Shape[a].Int()
+	for i, axis := range bounds[2] {
+		if from, to, step := bounds[0][i], bounds[1][i], bounds[3][i]; isAxis(axis, data, int(a)) {
+			return step > 1 && from >= 0 && from < step && to >= extent && extent%(step*r.samples) == 0
+		}
+	}
+	return false
+}
+
 // outermostOf is outermost of the first axes of a value.
 func outermostOf(v *onnx.Value, axes int) sharding {
 	dims, _ := v.Type.Shape[:axes].Ints()
