@@ -260,8 +260,8 @@ func (a *applier) input(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 
 // taken is input, but for places that a part counts anew.
 func (a *applier) taken(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Value, error) {
-	made := v.Producer != nil && a.in[v.Producer]
-	if w := a.now[v]; w != nil && (made || !a.readsWhole(n, k, v)) {
+	w := a.now[v]
+	if w != nil && v.Producer != nil && a.in[v.Producer] {
 		return w, nil
 	}
 	if k == 1 && n.Is("Reshape", "Expand") || k == 0 && n.Is("ConstantOfShape") {
@@ -280,6 +280,9 @@ func (a *applier) taken(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 	if c < 0 || a.readsWhole(n, k, v) {
 		return v, nil
 	}
+	if w != nil { // another node took it
+		return w, nil
+	}
 	d, _ := v.Type.Shape[c].Int()
 	if d%a.parts != 0 {
 		return nil, fmt.Errorf("node %q: %d parts do not divide %v", n.Label(), a.parts, v.Type)
@@ -290,7 +293,7 @@ func (a *applier) taken(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 		a.now[v] = w
 		return w, err
 	}
-	w := a.b.Op("Slice", build.In(a.entry(v), a.b.Ints(i*step), a.b.Ints((i+1)*step), a.b.Ints(int64(c))))
+	w = a.b.Op("Slice", build.In(a.entry(v), a.b.Ints(i*step), a.b.Ints((i+1)*step), a.b.Ints(int64(c))))
 	a.now[v] = w
 	return w, nil
 }
@@ -301,7 +304,7 @@ func (a *applier) readsWhole(n *onnx.Node, k int, v *onnx.Value) bool {
 	if a.whole[onnx.Use{Node: n, Index: k}] {
 		return true
 	}
-	if k > 0 && (n.Is("Slice", "Squeeze", "Unsqueeze") || strings.HasPrefix(n.OpType(), "Reduce")) {
+	if k > 0 && (n.Is("Slice", "Squeeze", "Unsqueeze", "Pad") || strings.HasPrefix(n.OpType(), "Reduce")) {
 		return true // axes and bounds
 	}
 	if traits.IsMatrixProduct(n) && len(n.Inputs) > 1 {

@@ -19,7 +19,8 @@ import (
 
 // counted says of places that each part counts them from its own first row.
 type counted struct {
-	extent int64 // of the axis that they count along
+	extent int64    // of the axis that they count along
+	along  sharding // the axis of the places whose parts are those of the samples
 	// column is the place in a tuple, of so many; -1: all are places.
 	column, tuple int
 	// fromEnd: some count from the end of the axis.
@@ -38,7 +39,7 @@ func lookUpOwn(r *Region, n *onnx.Node) (known, changed bool, err error) {
 		return false, false, nil
 	}
 	along := outermostOf(places, rank(places))
-	return r.own(n, data, counted{column: -1}, axis, along, []*onnx.Value{places}, axis+along)
+	return r.own(n, data, counted{column: -1}, axis, along, nil, axis+along)
 }
 
 // lookUpOwnTuples: GatherND so, by the column of its tuples that names the divided axis.
@@ -50,13 +51,13 @@ func lookUpOwnTuples(r *Region, n *onnx.Node) (known, changed bool, err error) {
 		return false, false, err
 	}
 	along := outermostOf(tuples, int(list))
-	return r.own(n, data, counted{column: int(axis), tuple: int(named)}, axis, along, []*onnx.Value{tuples}, along)
+	return r.own(n, data, counted{column: int(axis), tuple: int(named)}, axis, along, nil, along)
 }
 
 // scatterOwn: ScatterElements into zeros at places of each sample's own along the axis of the
 // places.
 func scatterOwn(r *Region, n *onnx.Node) (known, changed bool, err error) {
-	table, places, rows := n.Inputs[0], n.Inputs[1], n.Inputs[2]
+	table, rows := n.Inputs[0], n.Inputs[2]
 	if !n.Is("ScatterElements") {
 		return false, false, nil
 	}
@@ -64,7 +65,7 @@ func scatterOwn(r *Region, n *onnx.Node) (known, changed bool, err error) {
 	if divided := r.shardingOf(rows) == axis || r.shardingOf(table) == axis; !divided || !isZero(table) && r.shardingOf(table) != axis {
 		return false, false, nil
 	}
-	return r.own(n, table, counted{column: -1}, axis, axis, []*onnx.Value{places, rows, table}, axis)
+	return r.own(n, table, counted{column: -1}, axis, axis, []*onnx.Value{rows, table}, axis)
 }
 
 // everyFew reports a Slice that takes one row of every so many along the divided axis, of which each
@@ -98,18 +99,22 @@ func outermostOf(v *onnx.Value, axes int) sharding {
 	return sharding(outermost(dims))
 }
 
-// own divides what a node reads along an axis, and its output, where the places that it reads as its
-// second input lie among each sample's own rows of data.
+// own divides the places that a node reads as its second input, and else what reads are, along an axis,
+// and its output, where the places lie among each sample's own rows of data.
 func (r *Region) own(n *onnx.Node, data *onnx.Value, c counted, axis, along sharding, reads []*onnx.Value, out sharding) (known, changed bool, err error) {
 	places := n.Inputs[1]
 	if b := r.shardingOf(places); b != along && b != unknown || r.stretchesOf(places) > 1 || r.stretchesOf(data) > 1 {
 		return false, false, nil
 	}
 	c.extent, _ = data.Type.Shape[axis].Int()
+	c.along = along
 	if !r.ofEachSample(places, &c, int(along)) {
 		return false, false, nil
 	}
 	r.counted[onnx.Use{Node: n, Index: 1}] = c
+	if places.Constant() == nil { // each part has constants of its own, and another node may read all
+		reads = append(reads, places)
+	}
 	if changed, err = r.setAll(reads, along); err != nil {
 		return true, false, err
 	}
@@ -236,12 +241,12 @@ func (a *applier) constantPlaces(v *onnx.Value, i int64, c counted) (*onnx.Value
 		return nil, err
 	}
 	dims, _ := v.Type.Shape.Ints()
-	part, _ := a.partOf(v)
-	along := a.shardingOf(v)
-	inner, _ := onnx.Elements(dims[along+1:])
+	part := slices.Clone(dims)
+	part[c.along] /= a.parts
+	inner, _ := onnx.Elements(dims[c.along+1:])
 	var places []int64
 	for j, k := range list {
-		if int64(j)/inner%dims[along]/part[along] != i {
+		if int64(j)/inner%dims[c.along]/part[c.along] != i {
 			continue
 		}
 		if c.column < 0 || j%c.tuple == c.column {
