@@ -67,6 +67,7 @@ var normCases = []gradCase{
 	{row: "GroupNormalization", name: "by group", body: "in x F[2,4,2,2]\nin s F[2]\nin b F[2]\ny = GroupNormalization(x, s, b) {num_groups=2}", f32: true, opset: 20},
 	{row: "GroupNormalization", name: "by channel", body: "in x F[2,4,3]\nin s F[4]\nin b F[4]\ny = GroupNormalization(x, s, b) {num_groups=2}", f32: true, opset: 21},
 	{row: "RMSNormalization", name: "last", body: "in x F[2,3,4]\nin s F[4]\ny = RMSNormalization(x, s)", opset: 23},
+	{row: "RMSNormalization", name: "weights for each row", body: "in x F[2,3,4]\nin s F[2,1,4]\ny = RMSNormalization(x, s)", opset: 23},
 	{row: "RMSNormalization", name: "two axes", body: "in x F[2,3,2]\nin s F[3,2]\ny = RMSNormalization(x, s) {axis=1, epsilon=0.01}", opset: 23},
 	{row: "SimplifiedLayerNormalization", name: "last", body: "in x F[2,3,4]\nin s F[4]\ny = SimplifiedLayerNormalization(x, s)"},
 	{row: "LRN", name: "three", body: "in x F[2,5,2,2]\ny = LRN(x) {size=3, alpha=0.3, beta=0.6, bias=1.5}", f32: true},

@@ -63,5 +63,6 @@ var factoredCases = []gradCase{
 
 var layerNormCases = []gradCase{
 	{row: "LayerNormalization", name: "last", body: "in a F[3,4]\nin s F[4]\nin b F[4]\ny = LayerNormalization(a, s, b)"},
+	{row: "LayerNormalization", name: "weights for each row", body: "in a F[2,3,4]\nin s F[3,4]\nin b F[2,1,4]\ny = LayerNormalization(a, s, b)"},
 	{row: "LayerNormalization", name: "two axes", body: "in a F[2,3,2]\nin s F[3,2]\ny = LayerNormalization(a, s) {axis=1}"},
 }

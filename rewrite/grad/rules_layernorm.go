@@ -20,7 +20,7 @@ func gradLayerNorm(c *Context) {
 		return
 	}
 	if c.Needs(2) {
-		c.Add(2, c.shaped(c.Sum(g, false, c.axesFrom(x, 0)[:axis]...), c.In(2)))
+		c.Add(2, c.overRows(g, axis, c.In(2)))
 	}
 	if !c.Needs(0) && !c.Needs(1) {
 		return
@@ -33,9 +33,9 @@ func gradLayerNorm(c *Context) {
 // from x̂ and what x was multiplied by; centred says that the mean was taken off.
 func (c *Context) lastNormBackward(g, xhat, inv *onnx.Value, axis int, centred bool) {
 	x, scale := c.In(0), c.In(1)
-	outer, inner := c.axesFrom(x, 0)[:axis], c.axesFrom(x, axis)
+	inner := c.axesFrom(x, axis)
 	if c.Needs(1) {
-		c.Add(1, c.shaped(c.Sum(c.Do("Mul", g, xhat), false, outer...), scale))
+		c.Add(1, c.overRows(c.Do("Mul", g, xhat), axis, scale))
 	}
 	if c.Needs(0) {
 		h := c.Do("Mul", g, scale)
@@ -45,6 +45,22 @@ func (c *Context) lastNormBackward(g, xhat, inv *onnx.Value, axis int, centred b
 		}
 		c.Add(0, c.Do("Mul", c.Minus(h, c.Do("Mul", xhat, dot)), inv))
 	}
+}
+
+// overRows sums v, of the shape of x, over the axes before the given one; where a
+// weight has places of its own along those, over what it is spread over.
+func (c *Context) overRows(v *onnx.Value, axis int, weight *onnx.Value) *onnx.Value {
+	if v == nil || weight == nil {
+		return nil
+	}
+	x := c.In(0)
+	own := len(weight.Type.Shape) - (c.Rank(x) - axis)
+	for i := range max(own, 0) {
+		if !weight.Type.Shape[i].Is(1) {
+			return c.Unbroadcast(v, c.Out(0), weight)
+		}
+	}
+	return c.shaped(c.Sum(v, false, c.axesFrom(x, 0)[:axis]...), weight)
 }
 
 // shaped gives v the shape of a parameter that may have leading ones, or that

@@ -590,14 +590,32 @@ func (r *Region) contracts(n *onnx.Node) bool {
 	return n.Int("group", 1) == x && w == 1 || n.Int("group", 1) == 1 && x == w
 }
 
-// normalized: over the axes from its own on.
+// normalized: over the axes from its own on. Weights that have places of their own along the
+// split axis are split with it.
 func normalized(r *Region, n *onnx.Node) (bool, error) {
-	return r.passes(n, func(a int64) error {
-		if a >= axisOf(n, -1, n.Inputs[0]) {
-			return fmt.Errorf("works along the split axis")
+	a := r.shardingOf(n.Inputs[0])
+	if a == unknown {
+		a = r.shardingOf(n.Outputs[0])
+	}
+	if a < 0 {
+		return false, nil
+	}
+	if int64(a) >= axisOf(n, -1, n.Inputs[0]) {
+		return false, fmt.Errorf("works along the split axis")
+	}
+	for _, w := range n.Inputs[1:] {
+		if w != nil && aligned(w, n.Outputs[0], a) == replicated {
+			if err := r.wouldSplit(w); err != nil {
+				return false, err
+			}
 		}
-		return nil
-	})
+	}
+	changed, err := r.broadcast(n, n.Inputs, a)
+	if err != nil {
+		return false, err
+	}
+	more, err := r.setAll(n.Outputs[1:], a)
+	return changed || more, err
 }
 
 // alongOwn: what works along its own axis, the last where none is given.

@@ -71,6 +71,7 @@ var batchCases = []batchCase{
 	{row: "SpaceToDepth", body: "y = SpaceToDepth(x) {blocksize=2}", exact: true},
 	{row: "InstanceNormalization", body: "in a F[2]\nin b F[2]\ny = InstanceNormalization(x, a, b)"},
 	{row: "LayerNormalization", body: "in a F[6]\ny = LayerNormalization(x, a)"},
+	{row: "LayerNormalization", name: "by weights of each sample", body: "in w F[6]\nin b F[2,1,6]\ninit j int64[2] = [1,2]\nm = ReduceMean(x, j) {keepdims=1}\na = Mul(m, w)\ny = LayerNormalization(x, a, b)"},
 	{row: "Slice", body: "init a int64[1] = [1]\ninit b int64[1] = [4]\ninit c int64[1] = [2]\ny = Slice(x, a, b, c)", exact: true},
 	{row: "TopK", body: "init k int64[1] = [2]\nv, i = TopK(x, k) {axis=3}\nc = Cast(i) {to=1}\ny = Mul(v, c)", exact: true},
 	{row: "CumSum", body: "init a int64[] = -1\ny = CumSum(x, a)"},
