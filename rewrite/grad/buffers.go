@@ -23,16 +23,23 @@ import (
 
 // separate gives parameters that TorchScript's exporter merged, since all elements of both are
 // one number as in a fresh model, initializers of their own again, and returns their names. What
-// else is equal was one tensor in the model.
+// else is equal was one tensor in the model. Statistics with which a normalization is written out
+// are set apart, too.
 func separate(m *onnx.Model) (names []string) {
 	named := newNamer(m)
 	for _, n := range slices.Clone(m.Graph.Nodes) {
 		v, from := identity(n)
-		if v == nil || !named.script || !named.variable(v.Name) || namedStatistic(v.Name) {
+		if v == nil || !named.script || !named.variable(v.Name) {
 			continue
 		}
+		statistic := namedStatistic(v.Name)
+		if statistic && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Node.Is("BatchNormalization") }) {
+			continue // see ownStatistics
+		}
 		if from.IsConstant() && from.Type.DType.IsFloat() && uniform(from) {
-			names = append(names, v.Name)
+			if !statistic {
+				names = append(names, v.Name)
+			}
 			setApart(m.Graph, v, from)
 		}
 	}

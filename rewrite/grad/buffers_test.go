@@ -209,6 +209,41 @@ func TestSeparate(t *testing.T) {
 	}
 }
 
+// TestKeras: variables of Keras, which PyTorch holds in a dict under their paths, are told from
+// constants by their names, one of one element too, and those of a fresh model are apart; moving
+// statistics with which the normalization is written out are none that are trained.
+func TestKeras(t *testing.T) {
+	for _, dict := range []string{"m._functional._torch_params.", "_torch_params.", "m.torch_params."} {
+		norm := dict + "net/norm/"
+		m := parseTorch(t, "in x float32[2,3]\ninit "+norm+"gamma float32[3] = [1,1,1]\ninit "+norm+"beta float32[3] = [0,0,0]\ninit "+dict+"net/scale float32[] = 2\ninit /m/Constant_1_output_0 float32[] = 0.001\n"+
+			norm+"moving_mean = Identity("+norm+"beta)\n"+norm+"moving_variance = Identity("+norm+"gamma)\n"+dict+"net/dense/bias = Identity("+norm+"beta)\n"+
+			"a = Mul(x, "+dict+"net/scale)\nb = Add(a, "+dict+"net/dense/bias)\nc = Sub(b, "+norm+"moving_mean)\nd = Add("+norm+"moving_variance, /m/Constant_1_output_0)\nr = Sqrt(d)\n"+
+			"f = Div(c, r)\ng = Mul(f, "+norm+"gamma)\nh = Add(g, "+norm+"beta)\nq = Mul(h, h)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		m.Graph.Nodes[3].SetName("/m/Mul")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var params []string
+		for _, p := range res.Params {
+			params = append(params, strings.TrimPrefix(p.Name, dict))
+		}
+		if slices.Sort(params); !slices.Equal(params, []string{"net/dense/bias", "net/norm/beta", "net/norm/gamma", "net/scale"}) {
+			t.Errorf("%s: parameters %v", dict, params)
+		}
+		for name, op := range map[string]string{"beta": "Sub", "gamma": "Add"} {
+			if uses := m.Graph.Value(norm + name).Uses(); slices.ContainsFunc(uses, func(u onnx.Use) bool { return u.Node.Is(op) }) {
+				t.Errorf("%s: %s is tied to a statistic", dict, name)
+			}
+		}
+		for _, d := range res.Decisions {
+			if d.Open {
+				t.Errorf("%s: %+v", dict, d)
+			}
+		}
+	}
+}
+
 // TestIdentityOfNothing: an Identity without input or output is no merging, and no panic.
 func TestIdentityOfNothing(t *testing.T) {
 	m := parseGraph(t, "in x float32[2]\ninit w.weight float32[2] = [1, 1]\ny = Mul(x, w.weight)\nb.weight = Identity(w.weight)\nc = Neg(b.weight)\nz = Add(y, c)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")

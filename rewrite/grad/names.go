@@ -5,6 +5,7 @@ package grad
 //	exporter             parameters and buffers       constants and what was folded
 //	torch, TorchScript   model.layers.0.norm.weight   onnx::Mul_123, 123, /attn/Constant_2_output_0
 //	torch, dynamo        model.layers.0.norm.weight   val_12, full, lifted_tensor_0
+//	Keras, TorchScript   _torch_params.net/norm/beta  as TorchScript's
 //	tf2onnx              …/ReadVariableOp:0           const_fold_opt__12, new_shape__3
 //
 // Both exporters of PyTorch keep the names of the state_dict, which tell no
@@ -25,6 +26,9 @@ import (
 
 // stateName is a path of Python names and positions in lists.
 var stateName = regexp.MustCompile(`^[A-Za-z_]\w*(\.\w+)*$`)
+
+// kerasName is a path of Keras, which holds its variables in a dict of PyTorch's parameters.
+var kerasName = regexp.MustCompile(`^(\w+\.)*_?torch_params\.(\S+)$`)
 
 // negated are the small parameters of which TorchScript computed the negation ahead, as of a
 // log-variance in exp(-v): it has their numbers, each with the other sign, zeros too.
@@ -184,7 +188,7 @@ func (n namer) variable(name string) bool {
 		return true
 	case strings.HasPrefix(name, "_inlfunc_"), simplifiedName.MatchString(name): // a constant of a function that ONNX Runtime wrote out; what onnxsim computed
 		return false
-	case !n.torch || !stateName.MatchString(name):
+	case !n.torch || !stateName.MatchString(name) && !kerasName.MatchString(name):
 		return false
 	}
 	return n.script || strings.Contains(name, ".")
@@ -272,8 +276,12 @@ func stopJAX(g *onnx.Graph) {
 	}
 }
 
-// namedStatistic reports the name of a running statistic of PyTorch's.
+// namedStatistic reports the name of a running statistic of PyTorch's or Keras's.
 func namedStatistic(name string) bool {
+	if path := kerasName.FindStringSubmatch(name); path != nil {
+		last := path[2][strings.LastIndexByte(path[2], '/')+1:]
+		return last == "moving_mean" || last == "moving_variance"
+	}
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	return last == "running_mean" || last == "running_var"
 }
