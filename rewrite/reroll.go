@@ -134,7 +134,7 @@ func (r *roll) repeats(place int) bool {
 	later := r.next[place]
 	a, b := r.nodes[place], r.nodes[later]
 	if a.OpType() != b.OpType() || a.Domain() != b.Domain() || len(a.Captures) > 0 || len(b.Captures) > 0 ||
-		!slices.EqualFunc(a.Proto.Attribute, b.Proto.Attribute, equalMessages) || !r.returnsAlike(place, later) {
+		!slices.EqualFunc(a.Proto.Attribute, b.Proto.Attribute, equalAttributes) || !r.returnsAlike(place, later) {
 		return false
 	}
 	if control.Joined(a) && control.Joined(b) {
@@ -157,7 +157,10 @@ func (r *roll) repeats(place int) bool {
 	return moved
 }
 
-func equalMessages[M proto.Message](a, b M) bool { return proto.Equal(a, b) }
+// equalAttributes compares attributes; by what seed a node draws changes nothing else.
+func equalAttributes(a, b onnx.Attribute) bool {
+	return proto.Equal(a, b) || a.GetName() == "seed" && b.GetName() == "seed"
+}
 
 // returnsAlike reports that two nodes return values of the same types that are read as often.
 func (r *roll) returnsAlike(a, b int) bool {

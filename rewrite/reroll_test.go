@@ -183,6 +183,15 @@ func TestRerollAnswersForAll(t *testing.T) {
 			}
 			return line
 		}),
+		"layers that drop by seeds of their own": layers(t, 14, func(k int, line string) string {
+			if !strings.HasPrefix(line, "r") {
+				return line
+			}
+			if k == 0 {
+				line += "init p float32[] = [0.25]\ninit on bool[] = [true]\n"
+			}
+			return line + strings.NewReplacer("_K", fmt.Sprint(k), "SEED", fmt.Sprint(100+7*k)).Replace("drop_K, mask_K = Dropout(r_K, p, on) {seed=SEED}\nkept_K = Where(mask_K, drop_K, r_K)\n")
+		}),
 		"layers of micro-batches": layersOf(t, 4, 14),
 		"layers of which every tenth differs": layers(t, 200, func(k int, line string) string {
 			if k%10 == 9 {

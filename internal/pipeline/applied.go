@@ -11,6 +11,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // doneWords says what a pass did n times.
@@ -53,9 +54,12 @@ func (f *File) Applied() []string {
 }
 
 // Rounding says that a variant adds up in another order than the graph as it was
-// given, "" where every result keeps its bits.
+// given, or draws otherwise, "" where every result keeps its bits.
 func (f *File) Rounding() string {
 	var why []string
+	if f.drawsApart() {
+		return fmt.Sprintf("results are of other random numbers: each of %d micro-batches draws its own", f.Variant.Divided.Batch)
+	}
 	for _, r := range f.Reports {
 		switch r.Pass {
 		case "batch", "chunk", "tile", "rows", "scatter", "slice weights":
@@ -71,6 +75,11 @@ func (f *File) Rounding() string {
 		return ""
 	}
 	return "results may differ in the last bits: " + strings.Join(why, ", ")
+}
+
+// drawsApart reports random numbers that each micro-batch draws for itself.
+func (f *File) drawsApart() bool {
+	return slices.ContainsFunc(traits.Drawing(f.Variant.Model.Graph), func(n *onnx.Node) bool { return n.Origin().Pass == "batch" })
 }
 
 // halvesOnCPU reports a graph that was given with half values, for the CPU. Most of its

@@ -21,6 +21,14 @@ func TestRounding(t *testing.T) {
 		}
 		return m
 	}
+	draws := func(pass string) *onnx.Model {
+		m := graph("float32")
+		x := m.Graph.Inputs[0]
+		n := m.Graph.NewNode("", "RandomNormalLike", "r", []*onnx.Value{x}, []string{"r"})
+		n.SetOrigin(onnx.Origin{Pass: pass})
+		m.Graph.Nodes = append(m.Graph.Nodes, n)
+		return m
+	}
 	for _, c := range []struct {
 		name string
 		v    Variant
@@ -30,6 +38,8 @@ func TestRounding(t *testing.T) {
 		{"nodes in order", Variant{Model: graph("float32")}, []rewrite.Report{{Pass: "schedule", Requested: 2, Applied: 2}}, ""},
 		{"lookups", Variant{Model: graph("float32")}, []rewrite.Report{{Pass: "scatter", Requested: 1, Applied: 1}}, "gradients of lookups added in place"},
 		{"no lookup", Variant{Model: graph("float32")}, []rewrite.Report{{Pass: "scatter", Requested: 1}}, ""},
+		{"draws in parts", Variant{Model: draws("batch"), Divided: Divided{Batch: 4}}, []rewrite.Report{{Pass: "batch", Requested: 1, Applied: 1}}, "other random numbers: each of 4 micro-batches"},
+		{"draws whole", Variant{Model: draws("grad")}, nil, ""},
 		{"half", Variant{Model: graph("float16")}, nil, "half values"},
 		{"half on CUDA", Variant{Model: graph("float16"), Options: Options{CUDA: true}}, nil, ""},
 		{"half as asked", Variant{Model: graph("float16"), Options: Options{Precision: &precision.Options{}}}, nil, ""},

@@ -54,6 +54,7 @@ func (r *Region) apply(types build.Typer, parts int, shared pieces) error {
 			return fmt.Errorf("pass %s: %w", r.pass, err)
 		}
 	}
+	a.seed()
 	if err := a.join(); err != nil {
 		return fmt.Errorf("pass %s: %w", r.pass, err)
 	}
@@ -71,6 +72,7 @@ type applier struct {
 	// the first.
 	before []*onnx.Value
 	pieces map[*onnx.Value][]*onnx.Value
+	drawn  []*onnx.Node // those that lack the seed that the first part has
 }
 
 // exits reports that something outside the region needs the value.
@@ -192,11 +194,28 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 		}
 		op, inputs = "Reshape", build.In(inputs[0], shape)
 	}
+	seeded := i > 0 && n.Has("seed") && traits.Draws(n)
+	if seeded {
+		attrs = slices.DeleteFunc(attrs, func(at onnx.Attribute) bool { return at.GetName() == "seed" })
+	}
 	outs := a.b.NodeNamed(n.Domain(), op, fmt.Sprintf("%s%d/%s", a.b.Prefix, i, n.Label()), inputs, names, attrs...)
 	for k, o := range n.Returns() {
 		a.now[o] = outs[k]
 	}
+	if seeded && a.b.Err() == nil {
+		a.drawn = append(a.drawn, outs[0].Producer)
+	}
 	return nil
+}
+
+// seed gives what draws in the parts after the first seeds of their own, as all parts would draw
+// the same by one.
+func (a *applier) seed() {
+	if len(a.drawn) == 0 {
+		return
+	}
+	nodes := slices.DeleteFunc(traits.Drawing(a.graph), func(n *onnx.Node) bool { return !n.Has("seed") || slices.Contains(a.drawn, n) })
+	traits.FixSeeds(append(nodes, a.drawn...))
 }
 
 // apart keeps a node that computes the same in every part (a constant of a

@@ -220,6 +220,7 @@ var batchRules = map[string]rule{
 	"ReduceProd": reduce, "ReduceLogSum": reduce, "Hardmax": alongAxis, "LpNormalization": alongOwn, "LRN": perSample,
 	"GlobalLpPool": perSample, "Col2Im": perSample, "DFT": transformed, "Det": determinant, "ReverseSequence": reversed,
 	"RotaryEmbedding": rotated, "OneHot": encoded, "GroupNormalization": perSample, "MeanVarianceNormalization": standardized,
+	"Dropout": drawn, "RandomNormalLike": drawn, "RandomUniformLike": drawn, "Bernoulli": drawn,
 	"GridSample": sampled, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
 	"Concat": joinedAlong, "Split": splitAlong,
 	"Slice": cutOrFirst, "Tile": repeated, "Gather": lookUp, "GatherND": lookUpTuples, "ScatterElements": scatter, "ScatterND": scatter,
@@ -620,6 +621,10 @@ func normalized(r *Region, n *onnx.Node) (bool, error) {
 
 // alongOwn: what works along its own axis, the last where none is given.
 func alongOwn(r *Region, n *onnx.Node) (bool, error) { return r.apart(n, n.Int("axis", -1)) }
+
+// drawn: numbers at random for each element. A part draws its own, by a seed of its own: the step
+// in parts is another draw than the whole one.
+func drawn(r *Region, n *onnx.Node) (bool, error) { return r.apart(n) }
 
 // cumulated: CumSum, along another axis that is constant.
 func cumulated(r *Region, n *onnx.Node) (bool, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 type batchCase struct {
@@ -72,6 +73,11 @@ var batchCases = []batchCase{
 	{row: "InstanceNormalization", body: "in a F[2]\nin b F[2]\ny = InstanceNormalization(x, a, b)"},
 	{row: "LayerNormalization", body: "in a F[6]\ny = LayerNormalization(x, a)"},
 	{row: "LayerNormalization", name: "by weights of each sample", body: "in w F[6]\nin b F[2,1,6]\ninit j int64[2] = [1,2]\nm = ReduceMean(x, j) {keepdims=1}\na = Mul(m, w)\ny = LayerNormalization(x, a, b)"},
+	{row: "Dropout", body: "init p F[] = 0\ninit on bool[] = true\nd, k = Dropout(x, p, on) {seed=7}\nm = Cast(k) {to=1}\ny = Mul(d, m)"},
+	{row: "Dropout", name: "along the second axis", body: "init p F[] = 0\ninit on bool[] = true\na = Transpose(x) {perm=[1,0,2,3]}\nd, k = Dropout(a, p, on)\ny = Transpose(d) {perm=[1,0,2,3]}", exact: true},
+	{row: "RandomNormalLike", body: "init o F[] = 0\nr = RandomNormalLike(x)\nz = Mul(r, o)\ny = Add(x, z)"},
+	{row: "RandomUniformLike", body: "init o F[] = 0\nr = RandomUniformLike(x) {seed=3.0}\nz = Mul(r, o)\ny = Add(x, z)"},
+	{row: "Bernoulli", body: "s = Sign(x)\np = Relu(s)\nb = Bernoulli(p)\ny = Mul(x, b)"},
 	{row: "Slice", body: "init a int64[1] = [1]\ninit b int64[1] = [4]\ninit c int64[1] = [2]\ny = Slice(x, a, b, c)", exact: true},
 	{row: "TopK", body: "init k int64[1] = [2]\nv, i = TopK(x, k) {axis=3}\nc = Cast(i) {to=1}\ny = Mul(v, c)", exact: true},
 	{row: "CumSum", body: "init a int64[] = -1\ny = CumSum(x, a)"},
@@ -217,6 +223,31 @@ func TestBatchRules(t *testing.T) {
 			}
 			sameResults(t, was, m, c.exact)
 		})
+	}
+}
+
+// TestPartsDraw: each part draws by a seed of its own, the first by the one that there was; what
+// draws without a seed does so in parts.
+func TestPartsDraw(t *testing.T) {
+	m, types, feeds := batched(t, "init p F[] = 0.5\ninit on bool[] = true\nd = Dropout(x, p, on) {seed=7}\ne = Dropout(d, p, on) {seed=8}\nr = RandomNormalLike(e)\ny = Add(e, r)", "")
+	r, err := Batch(m, feeds, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(types, r.Parts(4)); err != nil {
+		t.Fatal(err)
+	}
+	seeds := map[int64]bool{}
+	for _, n := range traits.Drawing(m.Graph) {
+		switch {
+		case n.Is("Dropout"):
+			seeds[n.Int("seed", 0)] = true
+		case n.Has("seed"):
+			t.Errorf("%s has a seed", n.Label())
+		}
+	}
+	if len(seeds) != 8 || !seeds[7] || !seeds[8] {
+		t.Errorf("seeds %v", seeds)
 	}
 }
 
