@@ -119,7 +119,7 @@ var operatorTables = []operatorTable{
 			lowered:                                unpacked + " " + trainingOperators + " " + fusedOperators + " " + attentionOperators + " com.microsoft.BiasSoftmax com.microsoft.Inverse",
 			"it opens into others first":           "AffineGrid Attention CastLike CumProd DeformConv Einsum NegativeLogLikelihoodLoss STFT Scatter SoftmaxCrossEntropyLoss Upsample",
 			"it reads nothing of the batch":        windowOperators + " Constant EyeLike RandomNormal RandomUniform Range Shape Size",
-			"parts of it would draw other numbers": "Bernoulli Dropout Multinomial RandomNormalLike RandomUniformLike",
+			"parts of it would draw other numbers": "Multinomial",
 			"its output has a size or places that only the run knows": "Compress NonMaxSuppression NonZero Unique",
 			"it runs a subgraph": "If Loop Scan",
 			"its places or sizes count from the beginning of the batch":       "CenterCropPad MaxRoiPool MaxUnpool RoiAlign TensorScatter",
