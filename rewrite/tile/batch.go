@@ -221,7 +221,7 @@ var batchRules = map[string]rule{
 	"GlobalLpPool": perSample, "Col2Im": perSample, "DFT": transformed, "Det": determinant, "ReverseSequence": reversed,
 	"RotaryEmbedding": rotated, "OneHot": encoded, "GroupNormalization": perSample, "MeanVarianceNormalization": standardized,
 	"Dropout": drawn, "RandomNormalLike": drawn, "RandomUniformLike": drawn, "Bernoulli": drawn,
-	"GridSample": sampled, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
+	"GridSample": sampled, "Einsum": multiplied, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
 	"Concat": joinedAlong, "Split": splitAlong,
 	"Slice": cutOrFirst, "Tile": repeated, "Gather": lookUp, "GatherND": lookUpTuples, "ScatterElements": scatter, "ScatterND": scatter,
 }
