@@ -187,11 +187,15 @@ func TestSeparate(t *testing.T) {
 		params        []string
 	}{
 		"fresh":         {"[1,1,1]", "/n/Mul", []string{"a.weight", "b.weight"}},
+		"a loss added":  {"[1,1,1]", "/n/Mul", []string{"a.weight", "b.weight"}},
 		"tied":          {"[1,2,1]", "/n/Mul", []string{"a.weight"}},
 		"other exports": {"[1,1,1]", "", []string{"a.weight"}},
 	} {
 		m := parseTorch(t, "in x float32[2,3]\ninit a.weight float32[3] = "+c.values+"\nb.weight = Identity(a.weight)\ny = Mul(x, a.weight)\nz = Mul(y, b.weight)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
 		m.Graph.Nodes[1].SetName(c.scope)
+		if name == "a loss added" {
+			m.Graph.Nodes[3].SetOrigin(onnx.Origin{Pass: "loss"})
+		}
 		res, err := Differentiate(m, Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -79,7 +79,8 @@ func (n namer) foldedConvolution(v *onnx.Value) bool {
 func ComputedAhead(name string) bool { return strings.Contains(name, "onnx::") }
 
 // fromTorchScript reports a file by PyTorch's older exporter: it names nodes by
-// their module, /encoder/Gemm, and writes no metadata on them. onnxscript's rewriter may have.
+// their module, /encoder/Gemm, and writes no metadata on them. onnxscript's rewriter may have, and
+// the pass that added a loss has.
 func fromTorchScript(m *onnx.Model) bool {
 	if m.Proto.GetProducerName() != "pytorch" && !composed(m) && !fused(m) {
 		return false
@@ -87,6 +88,9 @@ func fromTorchScript(m *onnx.Model) bool {
 	scoped := false
 	for _, n := range m.Graph.Nodes {
 		scoped = scoped || strings.HasPrefix(n.Name(), "/") || composed(m) && strings.Contains(n.Name(), "/") && n.Out(0) != nil && n.Out(0).Name == n.Name()+"_output_0"
+		if n.Origin().Pass != "" {
+			continue
+		}
 		if slices.ContainsFunc(n.Proto.GetMetadataProps(), func(p *pb.StringStringEntryProto) bool { return !strings.HasPrefix(p.GetKey(), "pkg.onnxscript.") }) {
 			return false
 		}
