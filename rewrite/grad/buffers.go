@@ -36,7 +36,8 @@ func separate(m *onnx.Model) (names []string) {
 		if statistic && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Node.Is("BatchNormalization") }) {
 			continue // see ownStatistics
 		}
-		if from.IsConstant() && from.Type.DType.IsFloat() && uniform(from) {
+		one, _ := from.Type.Shape.Elements().Int()
+		if from.IsConstant() && from.Type.DType.IsFloat() && (one == 1 || uniform(from)) {
 			if !statistic {
 				names = append(names, v.Name)
 			}

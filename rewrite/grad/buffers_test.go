@@ -188,10 +188,19 @@ func TestSeparate(t *testing.T) {
 	}{
 		"fresh":         {"[1,1,1]", "/n/Mul", []string{"a.weight", "b.weight"}},
 		"a loss added":  {"[1,1,1]", "/n/Mul", []string{"a.weight", "b.weight"}},
+		"one element":   {"[0.25]", "/n/Mul", []string{"a.weight", "b.weight"}},
+		"a list":        {"[1,1,1]", "/n/Mul", []string{"0.1.weight", "2.weight"}},
 		"tied":          {"[1,2,1]", "/n/Mul", []string{"a.weight"}},
 		"other exports": {"[1,1,1]", "", []string{"a.weight"}},
 	} {
-		m := parseTorch(t, "in x float32[2,3]\ninit a.weight float32[3] = "+c.values+"\nb.weight = Identity(a.weight)\ny = Mul(x, a.weight)\nz = Mul(y, b.weight)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		text := "in x float32[2,3]\ninit a.weight float32[3] = " + c.values + "\nb.weight = Identity(a.weight)\ny = Mul(x, a.weight)\nz = Mul(y, b.weight)\nloss = ReduceMean(z) {keepdims=0}"
+		if name == "a list" {
+			text = strings.NewReplacer("a.weight", "0.1.weight", "b.weight", "2.weight").Replace(text)
+		}
+		if name == "one element" {
+			text = strings.Replace(text, "a.weight float32[3]", "a.weight float32[1]", 1)
+		}
+		m := parseTorch(t, text, "loss float32")
 		m.Graph.Nodes[1].SetName(c.scope)
 		if name == "a loss added" {
 			m.Graph.Nodes[3].SetOrigin(onnx.Origin{Pass: "loss"})
@@ -207,7 +216,7 @@ func TestSeparate(t *testing.T) {
 		if slices.Sort(params); !slices.Equal(params, c.params) {
 			t.Errorf("%s: parameters %v", name, params)
 		}
-		if said := slices.Contains(res.Warnings, fmt.Sprintf(mergedEqual, "b.weight")); said != (len(c.params) == 2) {
+		if said := slices.Contains(res.Warnings, fmt.Sprintf(mergedEqual, c.params[len(c.params)-1])); said != (len(c.params) == 2) {
 			t.Errorf("%s: warnings %q", name, res.Warnings)
 		}
 	}

@@ -24,8 +24,8 @@ import (
 	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
-// stateName is a path of Python names and positions in lists.
-var stateName = regexp.MustCompile(`^[A-Za-z_]\w*(\.\w+)*$`)
+// stateName is a path of Python names and positions in lists, of which the outermost module may be one.
+var stateName = regexp.MustCompile(`^(\d+\.)*[A-Za-z_]\w*(\.\w+)*$`)
 
 // kerasName is a path of Keras, which holds its variables in a dict of PyTorch's parameters.
 var kerasName = regexp.MustCompile(`^(\w+\.)*_?torch_params\.(\S+)$`)
