@@ -45,6 +45,16 @@ func TestRefusedForms(t *testing.T) {
 	}
 }
 
+// TestPeepholesAlone: peephole weights that alone are to be trained are what is refused; the loss
+// was said not to depend on them.
+func TestPeepholesAlone(t *testing.T) {
+	g := gradCase{body: "in x F[3,2,2]\nin p F[1,6]\n" + weightsOfLSTM + "y = LSTM(x, w, r, _, _, _, _, p) {hidden_size=2}", f32: true}
+	_, err := Differentiate(g.model(t), Options{Params: []string{"p"}, Loss: "loss", NoPrepare: true})
+	if err == nil || !strings.Contains(err.Error(), "peephole") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // TestCapturesAreRefused: a gradient that would have to pass a body which only
 // captures the value is an error and not a silent zero.
 func TestCapturesAreRefused(t *testing.T) {

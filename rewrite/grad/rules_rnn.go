@@ -31,7 +31,7 @@ import (
 )
 
 var recurrentRules = []Rule{
-	{Op: "LSTM", Since: 7, Doc: "through time, from the hidden states; see rules_rnn.go", Inputs: []int{0, 1, 2, 3, 5, 6}, Grad: func(c *Context) { gradRecurrent(c, 4, lstmBackward) }},
+	{Op: "LSTM", Since: 7, Doc: "through time, from the hidden states; see rules_rnn.go", Inputs: []int{0, 1, 2, 3, 5, 6, 7}, Grad: func(c *Context) { gradRecurrent(c, 4, lstmBackward) }},
 	{Op: "GRU", Since: 7, Doc: "through time, from the hidden states; see rules_rnn.go", Inputs: []int{0, 1, 2, 3, 5}, Grad: func(c *Context) { gradRecurrent(c, 3, gruBackward) }},
 	{Op: "RNN", Since: 7, Doc: "through time, from the hidden states; see rules_rnn.go", Inputs: []int{0, 1, 2, 3, 5}, Grad: func(c *Context) { gradRecurrent(c, 1, rnnBackward) }},
 }
