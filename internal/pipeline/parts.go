@@ -14,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/control"
@@ -112,6 +113,9 @@ func (p *preparation) batch(*runtime.Engine) error {
 	}
 	region, err := batchRegion(p.Model, a)
 	if err == nil {
+		err = drawsAsAsked(region, p.Options.Batch)
+	}
+	if err == nil {
 		parts := batchSlices(region, p.Options.Batch, a)
 		reread := region.Reread(parts)
 		a.FindLayers()
@@ -122,6 +126,15 @@ func (p *preparation) batch(*runtime.Engine) error {
 		}
 	}
 	return p.reportRegion("batch", err)
+}
+
+// drawsAsAsked refuses to divide what draws random numbers unless it was asked for: a step in
+// micro-batches is another draw than the whole one, so its results are others.
+func drawsAsAsked(region *tile.Region, want Division) error {
+	if k := slices.IndexFunc(region.Nodes, traits.Draws); k >= 0 && want.Mode != InParts {
+		return &tile.SkipError{What: region.Nodes[k].Label(), Why: "each micro-batch would draw random numbers of its own; ask for it by --micro-batches N"}
+	}
+	return nil
 }
 
 // batchSlices is the number of slices that Options.Batch comes to.

@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
@@ -661,6 +662,43 @@ func TestMicroBatchesAreChosen(t *testing.T) {
 		t.Errorf("live peak %d, predicted %d", got.peaks[0], r.Peak)
 	}
 	follow(t, e, m, r, "optimal")
+}
+
+// TestMicroBatchesDrawAsAsked: a step in micro-batches draws other random numbers than the whole
+// one, so it is divided where that is asked for, and not by default.
+func TestMicroBatchesDrawAsAsked(t *testing.T) {
+	e := engine(t)
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch, c.Dropout = 3, 192, 4, 4000, 256, 8, 0.1
+	})
+	for _, batch := range []Division{{}, Parts(4)} {
+		o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 2, Divisions: Divisions{Batch: batch}}
+		p, err := NewPlanner(e, m, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := p.PlanWithin("optimal", Budget{Work: new(0.25)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Variant.Divided.Batch; got != batch.N {
+			t.Errorf("asked for %v: %d micro-batches", batch, got)
+		}
+		if drawn := strings.Contains(r.Rounding(), "other random numbers"); drawn != (batch.N > 0) {
+			t.Errorf("asked for %v: it says %q", batch, r.Rounding())
+		}
+		if got := executeAt(t, e, r.Model, o, 2, nil, r.Roles()); got.peaks[0] != r.Peak {
+			t.Errorf("live peak %d, predicted %d", got.peaks[0], r.Peak)
+		}
+	}
+	v, err := Prepare(e, m, Options{Provider: ort.CPU, OptLevel: 1, Divisions: Divisions{Batch: Division{Mode: Coarse}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := slices.IndexFunc(v.Reports, func(r rewrite.Report) bool { return r.Pass == "batch" }); k < 0 || len(v.Reports[k].Skipped) == 0 ||
+		!strings.Contains(v.Reports[k].Skipped[0].Why, "--micro-batches N") {
+		t.Errorf("left whole without a reason: %v", v.Reports)
+	}
 }
 
 // TestFineMicroBatches: within a bound on the work, or for the least memory, more than eight micro-batches are

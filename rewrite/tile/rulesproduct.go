@@ -6,9 +6,7 @@ package tile
 // contracted axis, every part of the product is a summand of the whole.
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -96,67 +94,4 @@ func (r *Region) cutMatrix(n *onnx.Node) (bool, error) {
 		return false, fmt.Errorf("both factors are split, but not along the contracted axis")
 	}
 	return false, nil
-}
-
-// multiplied: Einsum, whose letter for the split axis stands for that axis in each operand that
-// has it. What remains of them here has no gradient; others were opened.
-func multiplied(r *Region, n *onnx.Node) (bool, error) {
-	eq, ok := traits.ParseEquation(n.Str("equation", ""))
-	if !ok || len(eq.Terms) != len(n.Inputs) {
-		return false, errors.New("its equation is none")
-	}
-	values, terms := append(n.Inputs[:len(n.Inputs):len(n.Inputs)], n.Outputs[0]), append(eq.Terms[:len(eq.Terms):len(eq.Terms)], eq.Result)
-	split := ""
-	for k, v := range values {
-		if a := r.shardingOf(v); a >= 0 {
-			split = labelAt(terms[k], rank(v), int(a))
-		}
-	}
-	if split == "" {
-		return false, nil
-	}
-	axes := map[*onnx.Value]sharding{}
-	for k, v := range values {
-		axis := replicated
-		for a := range rank(v) {
-			if labelAt(terms[k], rank(v), a) != split || v.Type.Shape[a].Is(1) {
-				continue
-			}
-			if axis != replicated {
-				return false, errors.New("takes a diagonal along the split axis")
-			}
-			axis = sharding(a)
-		}
-		at, twice := axes[v]
-		switch {
-		case twice && at != axis:
-			return false, fmt.Errorf("reads %q along two axes", v.Name)
-		case axis != replicated:
-			axes[v] = axis
-		case v == n.Outputs[0]:
-			return false, errors.New("sums over the split axis")
-		default:
-			if err := r.wouldSplit(v); err != nil {
-				return false, err
-			}
-		}
-	}
-	return r.along(n, axes)
-}
-
-// labelAt is the letter for an axis of an operand of an Einsum, and for one that the ellipsis stands
-// for its place from the right of these.
-func labelAt(term string, rank, axis int) string {
-	from := strings.IndexByte(term, '.')
-	if from < 0 || axis < from {
-		if axis >= len(term) {
-			return ""
-		}
-		return term[axis : axis+1]
-	}
-	wide := rank - len(term) + 1
-	if axis < from+wide {
-		return fmt.Sprint(from + wide - axis)
-	}
-	return term[axis-wide+1 : axis-wide+2]
 }
