@@ -10,8 +10,8 @@ with --strategy optimal and, --budget given, within that share of the peak. Of e
 its user time, that part of it which ONNX Runtime's sessions take (by the CPU profile that
 remat writes), and how many sessions it opened; then the user time that loading the written
 file takes by itself, with one thread, at the level that remat runs steps at and at ONNX
-Runtime's default level. --before times
-another build of remat beside this one, in turns: the machine's speed moves, a ratio does
+Runtime's default level. Everything is timed --turns times, in turns, and its median taken. --before times
+another build of remat beside this one: the machine's speed moves, a ratio does
 less. --work keeps the graphs. Everything is user time, so a busy machine makes all of it
 longer, but not in proportion to what else it does.
 """
@@ -21,6 +21,7 @@ import os
 import platform
 import re
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -115,27 +116,36 @@ def in_sessions(profile):
     return inside / total if total else 0
 
 
-def measure(remat, folder, flags):
+def measure(remat, before, folder, flags, turns):
+    """Medians of so many turns, in each of which everything is timed once."""
+    command = ["rewrite", "train.onnx", *flags]
+    seconds, given, loading = [], [], {k: [] for k in LEVELS}
+    for _ in range(turns):
+        if before:
+            given.append(timed([before, *command, "-o", "before.onnx"], folder)[1])
+        done, took = timed([remat, *command, "-o", "written.onnx", "-d", "sessions"], folder)
+        seconds.append(took)
+        for k, level in LEVELS.items():
+            loading[k].append(float(timed([sys.executable, "-c", LOAD, "written.onnx", level], folder)[0].stdout))
     profile = os.path.join(folder, "cpu")
-    done, seconds = timed([remat, "rewrite", "train.onnx", *flags, "-o", "written.onnx", "-d", "sessions", "-d", "cpu=" + profile], folder)
+    timed([remat, *command, "-o", "written.onnx", "-d", "cpu=" + profile], folder)
     nodes = int(re.search(r"(\d+) nodes in order", done.stdout)[1])
     said = done.stdout.strip().splitlines()[-1].split(": ", 1)[1]
-    loading = {k: float(timed([sys.executable, "-c", LOAD, "written.onnx", level], folder)[0].stdout) for k, level in LEVELS.items()}
-    return {"seconds": seconds, "sessions": len(re.findall(r"^session \d+:", done.stderr, re.M)), "inside": seconds * in_sessions(profile), "nodes": nodes,
-            "loading": loading, "said": said}
+    median = statistics.median(seconds)
+    return {"seconds": median, "sessions": len(re.findall(r"^session \d+:", done.stderr, re.M)), "inside": median * in_sessions(profile), "nodes": nodes,
+            "loading": {k: statistics.median(v) for k, v in loading.items()}, "before": statistics.median(given) if before else 0, "said": said}
 
 
-def row(remat, before, name, flags, work):
+def row(remat, before, name, flags, work, turns):
     folder = os.path.join(work, re.sub(r"\W+", "-", name))
     make(remat, name, folder)
-    given = before and timed([before, "rewrite", "train.onnx", *flags, "-o", "before.onnx", "-d", "cpu=" + os.path.join(folder, "cpu.before")], folder)[1]
-    m = measure(remat, folder, flags)
+    m = measure(remat, before, folder, flags, turns)
     cells = [name, " ".join(flags).replace("--strategy ", ""), f"{m['nodes']:,}", f"{m['sessions']}", f"{m['seconds']:.1f}", f"{m['inside']:.1f}",
              f"{m['seconds'] - m['inside']:.1f}"]
     for loading in m["loading"].values():
         cells += [f"{loading:.1f}", f"{m['seconds'] - loading:.1f}"]
     if before:
-        cells.append(f"{m['seconds'] / given:.2f}")
+        cells.append(f"{m['seconds'] / m['before']:.2f}")
     print("| " + " | ".join(cells) + " |", m["said"], file=sys.stderr, flush=True)
     return cells + [m["said"].replace("live peak ", "")]
 
@@ -146,6 +156,7 @@ def main():
     p.add_argument("--before", help="another build of remat, timed beside this one")
     p.add_argument("--only", action="append", help="names of graphs to take")
     p.add_argument("--budget", help="a budget to plan within too, such as 25%%")
+    p.add_argument("--turns", type=int, default=3, help="how often everything is timed (default: 3)")
     p.add_argument("--work", help="folder that keeps the graphs")
     p.add_argument("--out", help="folder of planning_time.md")
     a = p.parse_args()
@@ -154,10 +165,10 @@ def main():
              if not a.only or any(fnmatch.fnmatch(n, g) for g in a.only)]
     asked = [["--strategy", "optimal"]] + ([["--budget", a.budget]] if a.budget else [])
     with tempfile.TemporaryDirectory() as temporary:
-        rows = [row(remat, before, n, flags, os.path.abspath(a.work or temporary)) for n in names for flags in asked]
+        rows = [row(remat, before, n, flags, os.path.abspath(a.work or temporary), a.turns) for n in names for flags in asked]
     heads = ["graph", "asked", "nodes", "sessions", "all", "in sessions", "else", "loading", "beyond it", "loading, default level", "beyond that"] + (["of before"] if before else []) + ["live peak"]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    text = f"`scripts/planning_time.py` at {commit}, on {os.cpu_count()} cores ({platform.machine()}), load {os.getloadavg()[1]:.0f}.\n\n"
+    text = f"`scripts/planning_time.py` at {commit}, on {os.cpu_count()} cores ({platform.machine()}), load {os.getloadavg()[1]:.0f}, medians of {a.turns}.\n\n"
     text += "\n".join("| " + " | ".join(r) + " |" for r in [heads, ["---", "---"] + ["---:"] * (len(heads) - 3) + ["---"], *rows])
     if not a.out:
         print(text)
