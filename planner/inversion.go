@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 
@@ -53,11 +54,14 @@ func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []Co
 	place := places(order)
 	var batch []ControlEdge
 	seen := make([]bool, len(order))
+	var live []*instance // there before the peak, as they are made
 	for i := range sim.insts {
-		b := &sim.insts[i]
-		if b.birth < 0 || b.birth >= at || b.death >= 0 && b.death < at {
-			continue
+		if b := &sim.insts[i]; b.birth >= 0 && b.birth < at && (b.death < 0 || b.death >= at) {
+			live = append(live, b)
 		}
+	}
+	slices.SortStableFunc(live, func(a, b *instance) int { return cmp.Compare(a.birth, b.birth) })
+	for _, b := range live {
 		maker := schedule[b.birth]
 		if seen[maker] || b.bytes < part(ix.tune.largeShare, sim.peak) || w.pos[maker] <= w.pos[schedule[at]] || !ix.guardable(maker) {
 			continue
