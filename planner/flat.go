@@ -32,10 +32,8 @@ type flat struct {
 	scripted []bool
 }
 
-// A flatValue is what the simulation asks of a value, side by side.
+// A flatValue is what the simulation asks of a value that no instance says.
 type flatValue struct {
-	bytes  int64
-	class  int32
 	inner  bool
 	scalar bool
 	bound  bool // its buffer is somebody else's
@@ -55,7 +53,7 @@ func newFlat(g *ortmodel.Graph) *flat {
 	f := &flat{values: make([]flatValue, nv), scratch: make([]int64, nn), scripted: make([]bool, nn)}
 	for v := range g.Values {
 		val := &g.Values[v]
-		f.values[v] = flatValue{val.Bytes, int32(val.Class), val.Kind == ortmodel.Inner, val.Scalar, val.Kind == ortmodel.Bound}
+		f.values[v] = flatValue{val.Kind == ortmodel.Inner, val.Scalar, val.Kind == ortmodel.Bound}
 	}
 	for _, r := range []*rows{&f.in, &f.out, &f.over} {
 		r.end()
@@ -78,21 +76,20 @@ func newFlat(g *ortmodel.Graph) *flat {
 		}
 		f.scripted[i] = n.Script != nil && f.scratch[i] != 0
 	}
-	f.link()
+	f.link(g)
 	return f
 }
 
 // link finds which slot each read means, and how often each is read.
-func (f *flat) link() {
+func (f *flat) link(g *ortmodel.Graph) {
 	f.fresh, f.made = make([]instance, len(f.out.items)), make([]int32, len(f.in.items))
 	slot := slices.Repeat([]int32{-1}, len(f.values))
 	for k, v := range f.out.items {
 		f.fresh[k] = instance{value: v, buf: -1, uses: 1, birth: -1, death: -1, class: -1}
 		if v >= 0 {
 			slot[v] = int32(k)
-			val := &f.values[v]
-			f.fresh[k].class, f.fresh[k].bytes = val.class, val.bytes
-			if !val.inner {
+			f.fresh[k].class, f.fresh[k].bytes = int32(g.Values[v].Class), g.Values[v].Bytes
+			if !f.values[v].inner {
 				f.fresh[k].uses = forever
 			}
 		}

@@ -183,7 +183,7 @@ func (s *liveSim) assign(schedule []int, limit int64) bool {
 				owner.uses += made.uses
 			} else if b == out && !val.bound {
 				made.birth = int32(pos)
-				bytes += val.bytes
+				bytes += made.bytes
 			}
 		}
 		s.delta[pos] = bytes
@@ -235,7 +235,7 @@ func (s *liveSim) place(slot int32, reads []int32, out int32, val *flatValue, hi
 		}
 		return -1
 	}
-	class := val.class
+	class := s.insts[out].class
 	if class < 0 || hidden {
 		return out
 	}
