@@ -32,6 +32,8 @@ type rewriting struct {
 	reports  []rewrite.Report // of what came before the schedule
 	// scheduled are the reports of the schedule as it is now.
 	scheduled []rewrite.Report
+	// before are nodes of edges that were shortened, which would run right before another one.
+	before map[*onnx.Node][]*onnx.Node
 	// ran is the plan's schedule as the graph runs it.
 	ran []int
 	// hidden are values, by name, whose shapes ONNX Runtime is not to know (hide.go).
@@ -112,7 +114,7 @@ func (w *rewriting) guard(e *runtime.Engine) (guarded, unchanged bool, err error
 // there, so both are as they will be before it is asked.
 func (w *rewriting) seal() error {
 	rewrite.ShareConstants(w.model.Graph) // those of barriers, as ONNX Runtime does: a session copies each
-	w.ran = w.prog.Schedule(w.analysis.Problem, executed(w.order, w.target.Instances))
+	w.ran = w.prog.Schedule(w.analysis.Problem, w.executed())
 	w.model.SetMetadata(OrderedKey, "true")
 	w.model.Graph.AnnotateTypes()
 	return w.model.Check()
@@ -146,16 +148,34 @@ func (w *rewriting) settle(stream bool) (settled bool, err error) {
 // passed shows the model to whoever asked to see it after each pass.
 func (w *rewriting) passed(name string) error { return w.variant.Options.After.See(name, w.model) }
 
-// executed lists the places of those instances that are in the order of nodes.
-func executed(order, instances []*onnx.Node) []int {
-	at := onnx.Places(instances)
-	list := make([]int, 0, len(instances))
-	for _, n := range order {
+// executed lists the places of the instances that run, or would if edges were not shortened, in
+// their order.
+func (w *rewriting) executed() []int {
+	at := onnx.Places(w.target.Instances)
+	list := make([]int, 0, len(at))
+	for _, n := range w.order {
+		for _, gone := range w.before[n] {
+			if i, ok := at[gone]; ok {
+				list = append(list, i)
+			}
+		}
 		if i, ok := at[n]; ok {
 			list = append(list, i)
 		}
 	}
 	return list
+}
+
+// shorten brings the edges of the scheduled graph into their short form.
+func (w *rewriting) shorten() {
+	var before map[*onnx.Node][]*onnx.Node
+	w.order, before = control.Shorten(w.model, w.order)
+	for n, gone := range before {
+		if w.before == nil {
+			w.before = map[*onnx.Node][]*onnx.Node{}
+		}
+		w.before[n] = append(w.before[n], gone...)
+	}
 }
 
 // maxMerges bounds how often the file is ordered anew because control edges turn out to
@@ -183,6 +203,7 @@ func (w *rewriting) schedule() error {
 			break
 		}
 	}
+	w.shorten()
 	return w.passed("schedule")
 }
 

@@ -127,7 +127,7 @@ func renames(n *onnx.Node) bool {
 }
 
 // nothingIn reports a tensor of no elements, whatever the shapes are said to be: cut from one
-// place up to the same, joined of such, or made of one by what adds none.
+// place up to the same, extents from one up to the same, joined of such, or made of one by what adds none.
 func nothingIn(v *onnx.Value) bool {
 	switch {
 	case v == nil || v.Producer == nil:
@@ -135,6 +135,8 @@ func nothingIn(v *onnx.Value) bool {
 	case v.Producer.Is("Slice"):
 		from, to := v.Producer.In(1), v.Producer.In(2)
 		return from != nil && from == to
+	case v.Producer.Is("Shape"):
+		return v.Producer.Int("start", 0) == v.Producer.Int("end", 1)
 	case v.Producer.Is("NonZero", "Squeeze"):
 		return nothingIn(v.Producer.In(0))
 	case v.Producer.Is("Concat"):

@@ -85,7 +85,7 @@ func Is(n *onnx.Node) bool { return n != nil && n.MadeBy(Pass) }
 // Tokens reports a node that makes a token: a value of no elements, for a node that waits for what
 // it waits for.
 func Tokens(n *onnx.Node) bool {
-	return Is(n) && (n.Origin().Step == stepNone && n.Is("Slice") || n.Origin().Step == stepAll)
+	return Is(n) && (n.Origin().Step == stepNone && n.Is("Slice", "Shape") || n.Origin().Step == stepAll)
 }
 
 // Joined reports a node that makes one token of several.

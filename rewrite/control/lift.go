@@ -17,7 +17,7 @@ import (
 // operators that Lower and Erase make.
 func Lift(g *onnx.Graph, keep ...string) int {
 	leaveAxes(g)
-	leaveStream(g)
+	leaveShapes(g)
 	count := 0
 	for _, n := range g.Nodes {
 		if !lowered(n) || n.Outputs[0].IsOutput() || slices.Contains(keep, n.Origin().Step) {

@@ -81,12 +81,12 @@ func after(b *build.Builder, v, axes *onnx.Value) *onnx.Value {
 	return made(b, stepNone, "Shape", empty, view)
 }
 
-// leaveStream undoes Stream.
-func leaveStream(g *onnx.Graph) {
+// leaveShapes undoes Stream, and what Shorten makes of triggers.
+func leaveShapes(g *onnx.Graph) {
 	b := build.New(g, nil, Pass)
 	var out, gone []*onnx.Node
 	for _, n := range g.Nodes {
-		t := hidden(n)
+		t := shaped(n)
 		if t == nil {
 			out = append(out, n)
 			continue
@@ -106,14 +106,15 @@ func leaveStream(g *onnx.Graph) {
 	}
 }
 
-// hidden returns the trigger of an edge's Shape, nil for another node or an output.
-func hidden(n *onnx.Node) *onnx.Value {
+// shaped returns the trigger that an edge's Shape tells, its own or that of a hidden view; nil for
+// another node or an output.
+func shaped(n *onnx.Node) *onnx.Value {
 	if !noExtents(n) || n.In(0) == nil || n.Out(0) == nil || n.Outputs[0].IsOutput() {
 		return nil
 	}
 	view := n.Inputs[0].Producer
 	if !Is(view) || !view.Is("Unsqueeze") || view.Origin().Step != onnx.HiddenStep || view.In(0) == nil || view.In(1) == nil || !isNone(view.Inputs[1].Producer) {
-		return nil
+		return n.Inputs[0]
 	}
 	return view.Inputs[0]
 }

@@ -1,0 +1,133 @@
+package control
+
+// A short form of edges: a session holds some 3 kB a node, and takes time to be made. Where ONNX
+// Runtime knows no extents of the trigger, as where shapes are erased, an edge is
+//
+//	trigger ─▶ Shape [0:0] ─▶ axes of y
+//
+// in place of Size, Unsqueeze and Slice, and of six nodes for a half type. All that is known about
+// ONNX Runtime in it:
+//
+//   - A Shape is folded where all extents are known. Those of two values are merged where each
+//     extent is known, or has a name, and they are equal.
+//   - The Shape of what a Transpose makes becomes one of what it reads, at every level but 0,
+//     and past nodes that read one value, and joins, the Transpose moves on to it. So
+//     what comes from one that way keeps its Size.
+//   - A Cast that only Shapes read is removed, and keeps its Size.
+//   - CUDA and WebGPU return a Shape on the host without the host waiting (stream.go). An integer
+//     may be on the host itself, and keeps its Size.
+//
+// Planning knows edges by their Size: a graph takes this form when its order stands, and loses
+// it with its edges (Lift).
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// Shorten brings edges of a model into that form. It returns an order of its nodes with what
+// stands in their place, and before which node those would run that are gone.
+func Shorten(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, map[*onnx.Node][]*onnx.Node) {
+	if m.Opset("") < streamOpset {
+		return order, nil
+	}
+	s := &shortener{g: m.Graph, b: build.New(m.Graph, nil, Pass), instead: map[*onnx.Node]*onnx.Node{}, before: map[*onnx.Node][]*onnx.Node{}}
+	s.tokens()
+	var gone []*onnx.Node
+	for n, w := range s.instead {
+		if n != w {
+			gone = append(gone, n)
+		}
+	}
+	if gone == nil {
+		return order, nil
+	}
+	s.g.Nodes = s.replaced(s.g.Nodes)
+	s.g.Remove(gone...)
+	return s.replaced(order), s.before
+}
+
+type shortener struct {
+	g *onnx.Graph
+	b *build.Builder
+	// instead are the nodes that are gone, with what stands in the place of the first of several, or nil.
+	instead map[*onnx.Node]*onnx.Node
+	before  map[*onnx.Node][]*onnx.Node
+}
+
+// replaced is a list of nodes with others in the place of those that are gone. Which of several comes
+// first is another one in the file than in the order that runs.
+func (s *shortener) replaced(nodes []*onnx.Node) []*onnx.Node {
+	out := make([]*onnx.Node, 0, len(nodes))
+	placed := map[*onnx.Node]bool{}
+	for _, n := range nodes {
+		if w, gone := s.instead[n]; !gone {
+			out = append(out, n)
+		} else if w != nil && !placed[w] {
+			placed[w] = true
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// tokens makes the token of a trigger of unknown extents of its Shape, one for all its edges.
+func (s *shortener) tokens() {
+	of := map[*onnx.Value]*onnx.Value{} // by the trigger
+	for _, n := range s.g.Nodes {
+		if noExtents(n) && n.In(0) != nil && n.Out(0) != nil {
+			of[n.Inputs[0]] = n.Outputs[0]
+			s.instead[n] = n // a new edge may come before
+			continue
+		}
+		t := sized(n)
+		if t == nil || t.Producer == nil || t.Type.Ranked || t.Type.DType.IsInt() || turned(t.Producer, 0) || onlyWaitedFor(t) {
+			continue
+		}
+		var chain []*onnx.Node
+		for c := n; c != t.Producer; c = c.Inputs[0].Producer {
+			chain = append(chain, c)
+			s.instead[c] = nil
+		}
+		if of[t] == nil {
+			s.b.Scope = t.Name
+			of[t] = made(s.b, stepNone, "Shape", empty, t)
+		}
+		s.instead[n] = of[t].Producer
+		slices.Reverse(chain)
+		s.before[of[t].Producer] = append(s.before[of[t].Producer], chain...)
+		s.g.ReplaceUses(n.Outputs[0], of[t])
+	}
+}
+
+// onlyWaitedFor reports what a Cast makes, and none but edges read.
+func onlyWaitedFor(v *onnx.Value) bool {
+	return v.Producer.Is("Cast") && !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !Is(u.Node) })
+}
+
+// farTurn is how many nodes a Transpose is taken to move on past.
+const farTurn = 8
+
+// turned reports a node that a Transpose may be moved on past, or is.
+func turned(n *onnx.Node, far int) bool {
+	if n.Is("Transpose") || far == farTurn {
+		return true
+	}
+	if Is(n) || n.Is("MatMul", "Gemm", "Reshape", "Expand", "ConstantOfShape") {
+		return false
+	}
+	reads := 0
+	for _, v := range n.Reads() {
+		if !v.IsConstant() {
+			reads++
+		}
+	}
+	if reads > 1 && !n.Is("Concat") {
+		return false
+	}
+	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool {
+		return v != nil && v.Producer != nil && turned(v.Producer, far+1)
+	})
+}
