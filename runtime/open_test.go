@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -55,7 +57,7 @@ func TestErrorsNameNodes(t *testing.T) {
 // TestForeignNamesStay: what is no node of the lean graph keeps its name in an error, and what
 // the error wraps is found.
 func TestForeignNamesStay(t *testing.T) {
-	o := opener{nodes: []string{"first", "second"}}
+	o := opener{nodes: func() []string { return []string{"first", "second"} }}
 	for _, name := range []string{"n", "x1", "n1x", "n2", "n01"} {
 		was := fmt.Errorf("Name:'%s': %w", name, ort.ErrMemory)
 		if err := o.named(was); err.Error() != was.Error() || !errors.Is(err, ort.ErrMemory) {
@@ -237,5 +239,119 @@ func TestOpenSeeds(t *testing.T) {
 		if n.Has("seed") {
 			t.Errorf("%s got a seed", n.Label())
 		}
+	}
+}
+
+// TestOwnFormat: a session of ONNX Runtime's own format computes the same bits in the same memory as
+// one of the model, to the byte, and names nodes in errors; nothing of it is left once session and values
+// are closed. Where the format cannot be written, or would hold weights, the session is one of the model.
+func TestOwnFormat(t *testing.T) {
+	defer func(n int) { ownFormatNodes = n }(ownFormatNodes)
+	path := trainingModel(t, false)
+	m, err := onnx.Parse("model ir=10 opset=20\n" + `graph g {
+  in    x float32[64,64]
+  in    i int64[1]
+  init  s int64[2] = [64,64]
+  init  one float32[1] = [1.5]
+  init  two float32[1] = [2]
+  table = Expand(one, s)
+  a = Mul(x, table)
+  b = Relu(a)
+  c = Add(b, a)
+  d = Add(c, two)
+  y = Gather(b, i) "transformer/h.0/attention/gather"
+  out   d float32[64,64]
+  out   table float32[64,64]
+  out   y float32[1,64]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		memory  Memory
+		outputs map[string][]byte
+	}
+	run := func(open func(Options) (*Session, error)) (r result, purposes []string) {
+		testEngine.Env.WatchSessions(func(o ort.SessionOptions, _ time.Duration) { purposes = append(purposes, o.Purpose) })
+		defer testEngine.Env.WatchSessions(nil)
+		s, err := open(Options{Provider: ort.CPU, Level: 1, LR: 0.5, Seed: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		r.outputs = map[string][]byte{}
+		for range 2 {
+			step, err := s.Step(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range step.Outputs {
+				r.outputs[o.Name] = bytes.Clone(o.Data)
+			}
+		}
+		r.memory = s.Memory()
+		return r, purposes
+	}
+	for what, open := range map[string]func(Options) (*Session, error){
+		"file":   func(o Options) (*Session, error) { return testEngine.OpenFile(path, o) },
+		"memory": func(o Options) (*Session, error) { return testEngine.Open(m, o) },
+	} {
+		ownFormatNodes = 1 << 20
+		want, without := run(open)
+		ownFormatNodes = 1
+		got, with := run(open)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", what, got, want)
+		}
+		if slices.Contains(without, "optimize") || !slices.Contains(with, "optimize") {
+			t.Errorf("%s: sessions were made to %q, and to %q", what, without, with)
+		}
+	}
+
+	session := func() *Session {
+		s, err := testEngine.Open(m, Options{Provider: ort.CPU, Level: 1, Feed: map[string]Tensor{"i": {onnx.Int64, []int64{1}, []byte{99, 0, 0, 0, 0, 0, 0, 0}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	mapped := func() bool {
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Skip(err)
+		}
+		return bytes.Contains(maps, []byte("model.ort"))
+	}
+	s := session()
+	if _, err := s.Step(context.Background()); err == nil || !strings.Contains(err.Error(), "Name:'transformer/h.0/attention/gather'") {
+		t.Errorf("the error is %v, without the node's name", err)
+	}
+	if !mapped() {
+		t.Error("no file is mapped")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if mapped() {
+		t.Error("the file is mapped still")
+	}
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	if s = session(); mapped() {
+		t.Error("a file is mapped, of no folder")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, external := range []bool{false, true} {
+		if external {
+			m.Graph.AddConstant("w", onnx.ExternalTensor("w", onnx.Float32, []int64{4}, "weights", 0, 16))
+		}
+		if own := inOwnFormat(m, ort.SessionOptions{Provider: ort.CPU}); own == external {
+			t.Errorf("in ONNX Runtime's format: %t, with weights in a file %t", own, external)
+		}
+	}
+	if inOwnFormat(m, ort.SessionOptions{Provider: ort.CUDA}) {
+		t.Error("in ONNX Runtime's format on CUDA")
 	}
 }

@@ -364,6 +364,14 @@ func (e *Engine) optimize(model []byte, folder string, o ort.SessionOptions) ([]
 	}
 	defer ort.DropTemporary(dir)
 	o.OptimizedPath = filepath.Join(dir, "optimized.onnx")
+	if err := e.save(model, folder, o); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(o.OptimizedPath)
+}
+
+// save makes a session that saves the model as it is optimized.
+func (e *Engine) save(model []byte, folder string, o ort.SessionOptions) error {
 	o.Allocator = ort.NoArena
 	o.Unplanned = o.Provider != ort.CUDA // which knows no parallel execution
 	config := map[string]string{keyNoPacking: "1", keySpinning: "0"}
@@ -371,12 +379,9 @@ func (e *Engine) optimize(model []byte, folder string, o ort.SessionOptions) ([]
 	o.Config = config
 	s, err := e.sessionOf(model, folder, o)
 	if err != nil {
-		return nil, unsaved(err, o.OptimizedPath, len(model))
+		return unsaved(err, o.OptimizedPath, len(model))
 	}
-	if err := s.Close(); err != nil {
-		return nil, err
-	}
-	return os.ReadFile(o.OptimizedPath)
+	return s.Close()
 }
 
 // unsaved is the error of a session that was to save its graph of some bytes: where the folder

@@ -111,7 +111,16 @@ type SessionOptions struct {
 const (
 	keyEnvAllocators     = "session.use_env_allocators"
 	keyDisableOptimizers = "optimization.disable_specified_optimizers"
+
+	keyLoadFormat           = "session.load_model_format"
+	keyBytesDirectly        = "session.use_ort_model_bytes_directly"
+	keyBytesForInitializers = "session.use_ort_model_bytes_for_initializers"
+	ownFormat               = "ORT"
 )
+
+// OwnFormat is what SessionOptions.Config has for OptimizedPath to get the model in ONNX Runtime's
+// own format.
+var OwnFormat = map[string]string{"session.save_model_format": ownFormat}
 
 // A ProviderError says why a provider cannot be used, and what to do.
 type ProviderError struct {
