@@ -43,3 +43,30 @@ func TestClipBy(t *testing.T) {
 		}
 	}
 }
+
+// TestClippedRows: an update is computed in slices where its gradient's norm is asked for
+// too, be it to clip or to be returned: the norm's squares are summed slice by slice.
+func TestClippedRows(t *testing.T) {
+	e := engine(t)
+	large := func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 64, 2, 4000, 32, 1
+	}
+	for _, kind := range []optim.Kind{optim.SGD, optim.AdamW} {
+		for _, by := range []optim.Clip{"", optim.ClipGlobal, optim.ClipParameter, optim.ClipPrevious} {
+			t.Run(fmt.Sprintf("%s by %q", kind, by), func(t *testing.T) {
+				o := optim.Defaults(kind)
+				o.Norm = true
+				if by != "" {
+					o.ClipNorm, o.ClipBy = 0.1, by
+				}
+				m := zooUpdated(t, "gpt2", o, large)
+				plain := runPlanned(t, e, m, Options{OptLevel: 1}, "full")
+				got := runPlanned(t, e, m, Options{OptLevel: 1, Divisions: Divisions{Rows: auto, Chunk: auto}}, "full")
+				if saved := plain.peaks[0] - got.peaks[0]; saved < plain.peaks[0]/8 {
+					t.Errorf("live peak %d, plain %d", got.peaks[0], plain.peaks[0])
+				}
+				alikeOutputs(t, plain, got, 1e-5)
+			})
+		}
+	}
+}

@@ -22,11 +22,12 @@ package optim
 // (Options.Norm): the output gradient_norm. Where all are clipped by one norm it is
 // that, and costs a scalar; else each gradient is squared as it is complete, and its
 // update waits for that, as with previous: one more pass over the gradients, and a
-// scalar a parameter. An update in slices (package tile's rows) cannot have it, as
-// there the gradient never exists whole.
+// scalar a parameter.
 //
-// Two passes, backward once for the norm and once more for the updates, would
-// cost another forward and backward; they are left out.
+// An update in slices (package tile's rows), whose gradient never exists whole, sums the
+// squares slice by slice first, and computes the gradient's slices once more after it.
+// Two passes over all of the graph, backward once for the norm and once more for the
+// updates, would cost another forward and backward; they are left out.
 
 import (
 	"fmt"

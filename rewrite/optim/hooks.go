@@ -186,10 +186,11 @@ func Moments(g *onnx.Graph) map[string]bool {
 // sumStep is a sum that an update takes over what it made of its gradient.
 const sumStep = "sum"
 
-// IsSum reports such a sum: its summands may be added in parts.
+// IsSum reports such a sum, or that of a gradient's squares for a norm: its summands may be
+// added in parts.
 func IsSum(n *onnx.Node) bool {
 	o := n.Origin()
-	return o.Pass == Pass && o.Step == sumStep
+	return o.Pass == Pass && (o.Step == sumStep || o.Step == squareStep)
 }
 
 // norms are those that the gradient of the parameter p is part of: that of all, and
