@@ -77,6 +77,11 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 		return err
 	}
 	defer s.close()
+	if o.save != "" {
+		if err := pipeline.CanSave(s.session, o.save); err != nil {
+			return err
+		}
+	}
 	e.say("%s on %s, ONNX Runtime %s", filepath.Base(path), s.run.Provider, s.run.ORTVersion)
 	e.measuring.Store(true)
 	defer e.leaveToSteps()()
@@ -132,26 +137,34 @@ func printRun(e *env, run *report.Run) error {
 	return run.Text(e.stdout)
 }
 
-// writeResults writes the outputs and the state that were asked for.
+// writeResults writes the state and the outputs that were asked for, and the one where the
+// other cannot be written.
 func writeResults(s *subject, o runOptions) error {
-	if o.out != "" {
-		out := map[string]remat.Tensor{}
-		outputs, err := s.session.Last()
-		if err != nil {
-			return err
-		}
-		for _, v := range outputs {
-			if v.Err != nil {
-				return fmt.Errorf("output %q: %w", v.Name, v.Err)
-			}
-			out[v.Name] = v.Tensor
-		}
-		if err := remat.WriteNPZ(o.out, out); err != nil {
-			return err
-		}
-	}
+	var saved error
 	if o.save != "" {
-		return pipeline.SaveState(s.session, o.save)
+		saved = pipeline.SaveState(s.session, o.save)
 	}
-	return nil
+	if err := writeOutputs(s, o.out); saved == nil {
+		return err
+	}
+	return saved
+}
+
+// writeOutputs writes the last step's outputs to an archive, "" for none.
+func writeOutputs(s *subject, path string) error {
+	if path == "" {
+		return nil
+	}
+	out := map[string]remat.Tensor{}
+	outputs, err := s.session.Last()
+	if err != nil {
+		return err
+	}
+	for _, v := range outputs {
+		if v.Err != nil {
+			return fmt.Errorf("output %q: %w", v.Name, v.Err)
+		}
+		out[v.Name] = v.Tensor
+	}
+	return remat.WriteNPZ(path, out)
 }

@@ -191,6 +191,7 @@ func (t *trainRun) train() error {
 	e, job := t.e, b.job
 	w, err := t.watch(b)
 	if err := t.agree(err); err != nil {
+		t.undo(b.folder)
 		return err
 	}
 	b.subject.countConstants()
@@ -241,6 +242,7 @@ type begun struct {
 	job     *train.Job
 	subject *subject
 	decided []report.Table
+	folder  *train.Folder
 	closers []func()
 }
 
@@ -293,10 +295,17 @@ func (t *trainRun) begin() (*begun, error) {
 	if err == nil {
 		err = t.agree(t.openAll(b, source, folder, state))
 	}
-	if err != nil && folder != nil && t.first() && !t.resume {
-		folder.Undo(madeFiles()...)
+	if b.folder = folder; err != nil {
+		t.undo(folder)
 	}
 	return b, err
+}
+
+// undo takes away what a run that does not come to its first step wrote.
+func (t *trainRun) undo(folder *train.Folder) {
+	if folder != nil && t.first() && !t.resume {
+		folder.Undo(madeFiles()...)
+	}
 }
 
 // openAll makes the job and its sessions.

@@ -21,6 +21,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/train/data"
+	"github.com/onnx-remat/remat/train/watch"
 )
 
 // trainFile is the graph that runs, in the folder of a training.
@@ -32,7 +33,7 @@ func madeFiles() (names []string) {
 	for _, graph := range []string{trainFile, pipeline.UpdateFile} {
 		names = append(names, graph, strings.TrimSuffix(graph, ".onnx")+".safetensors")
 	}
-	return append(names, pipeline.WeightsFolder)
+	return append(names, pipeline.WeightsFolder, recipeName, decidedName, watch.LogName, watch.EventsName)
 }
 
 func memoryLimitFlag() cli.Flag {

@@ -146,12 +146,20 @@ func WriteTensors(files *onnx.Outputs, path string, names []string, tensors map[
 	})
 }
 
-// SaveState writes every input that a session updates, from where it lies.
-func SaveState(s *runtime.Session, path string) error {
-	names := s.Updated()
-	if len(names) == 0 {
+// CanSave refuses to save the state of a session that has none.
+func CanSave(s *runtime.Session, path string) error {
+	if len(s.Updated()) == 0 {
 		return fmt.Errorf("%s: the graph has no update: derive it with remat grad --optimizer", path)
 	}
+	return nil
+}
+
+// SaveState writes every input that a session updates, from where it lies.
+func SaveState(s *runtime.Session, path string) error {
+	if err := CanSave(s, path); err != nil {
+		return err
+	}
+	names := s.Updated()
 	infos := make([]safetensors.Info, len(names))
 	for i, name := range names {
 		dtype, shape, err := s.ShapeOf(name)
