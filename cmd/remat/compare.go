@@ -186,7 +186,7 @@ func runAlone(e *env, subjects []*subject, doc *report.Compare, feeds remat.Opti
 			s.run.Error = report.Text(err.Error())
 			continue
 		}
-		again.run.Label = s.run.Label
+		again.run.Label, again.draw = s.run.Label, drawOf(again.session)
 		subjects[i], doc.Models[i] = again, again.run
 		stopped := interleave(e, subjects[i:i+1], o.steps, o.pace)
 		again.run.Alone = again.run.Error == ""
@@ -316,6 +316,11 @@ func pairUp(doc *report.Compare, subjects []*subject, differences []report.Diffe
 				same = same && *d.BitIdentical
 				d.BitIdentical = &same
 			}
+			if d.BitIdentical == nil || !*d.BitIdentical {
+				for _, why := range whyApart(a, b) {
+					d.ApartBecause = append(d.ApartBecause, report.Text(why))
+				}
+			}
 			if o.bounded {
 				d = within(d, o.tolerance)
 				if !*d.WithinTolerance && failed == nil {
@@ -328,7 +333,7 @@ func pairUp(doc *report.Compare, subjects []*subject, differences []report.Diffe
 			m := x.Of(&pair)
 			pair.Expected = append(pair.Expected, m)
 			if !m.Holds && failed == nil {
-				failed = &checkError{fmt.Errorf("%s against %s: %s", filepath.Base(b.path), filepath.Base(a.path), m.Text())}
+				failed = &checkError{fmt.Errorf("%s against %s: %s%s", filepath.Base(b.path), filepath.Base(a.path), m.Text(), m.Because(&d))}
 			}
 		}
 		doc.Pairs = append(doc.Pairs, pair)

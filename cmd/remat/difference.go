@@ -29,6 +29,11 @@ func compareFirst(subjects []*subject) ([]report.Difference, error) {
 	}
 	var kept []remat.Output
 	loss := subjects[0].roles.Loss
+	for _, s := range subjects {
+		if err := s.beginBeside(subjects[0]); err != nil {
+			return nil, err
+		}
+	}
 	subjects[0].visit = func(outputs []remat.Output) { // the others' steps need their places
 		for _, o := range outputs {
 			kept = append(kept, o.Copy())

@@ -179,6 +179,10 @@ type subject struct {
 	visit func([]remat.Output)
 	// parts of the batch that make one step, where there are more than one.
 	parts int
+	// draw is what a step draws at random, and otherwise are the inputs that begin with other
+	// values than those of the graph that this one is compared with.
+	draw      draw
+	otherwise []string
 	// free are dimensions that the file leaves free and the feeds fix.
 	free []string
 	// options are those that the session was opened with.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/onnx-remat/remat/internal/units"
 )
@@ -56,13 +57,30 @@ type Difference struct {
 	// WorstGradient names the output that differs most, "" where none does.
 	WorstGradient Text  `json:"worst_gradient"`
 	BitIdentical  *bool `json:"bit_identical"`
+	// ApartBecause says why B is bound to give other numbers than A, as far as that is known.
+	ApartBecause []Text `json:"apart_because,omitempty"`
 	// Tolerance is the bound on the differences; nil where none was asked.
 	Tolerance       *Float `json:"tolerance"`
 	WithinTolerance *bool  `json:"within_tolerance"`
 }
 
+// Because is why the results are bound to differ, to follow what differs; "" where nothing
+// is known.
+func (d *Difference) Because() string {
+	if len(d.ApartBecause) == 0 {
+		return ""
+	}
+	why := make([]string, len(d.ApartBecause))
+	for i, w := range d.ApartBecause {
+		why[i] = clean(string(w))
+	}
+	return ", as " + strings.Join(why, ", and ")
+}
+
 // Worst says in words where the results are furthest apart.
-func (d *Difference) Worst() string {
+func (d *Difference) Worst() string { return d.worst() + d.Because() }
+
+func (d *Difference) worst() string {
 	loss := fmt.Sprintf("the loss differs by %s", floatOr(d.RelativeLoss, units.Number))
 	if d.RelativeGradient == nil || d.RelativeLoss != nil && *d.RelativeLoss > *d.RelativeGradient {
 		return loss

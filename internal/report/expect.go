@@ -124,6 +124,15 @@ func (e *Expectation) Of(p *Pair) Met {
 	return m
 }
 
+// Because is why what was expected of the results does not hold, "" where it is of something
+// else or nothing is known.
+func (m *Met) Because(d *Difference) string {
+	if m.What == sameBits || strings.HasPrefix(m.What, "loss-") || strings.HasPrefix(m.What, "gradient-") {
+		return d.Because()
+	}
+	return ""
+}
+
 // Text says what was expected and what there is.
 func (m *Met) Text() string {
 	switch {
@@ -164,9 +173,9 @@ func (c *Compare) Sentence(i int) string {
 	case p.BitIdentical != nil && *p.BitIdentical:
 		line += "; results have the same bits"
 	case p.RelativeGradient != nil:
-		line += fmt.Sprintf("; results differ by %.2g of the largest", float64(*p.RelativeGradient))
+		line += fmt.Sprintf("; results differ by %.2g of the largest", float64(*p.RelativeGradient)) + p.Because()
 	case p.RelativeLoss != nil:
-		line += "; losses differ by " + units.Percent(float64(*p.RelativeLoss))
+		line += "; losses differ by " + units.Percent(float64(*p.RelativeLoss)) + p.Because()
 	}
 	return b + " " + line + "."
 }

@@ -41,6 +41,10 @@ func TestSentence(t *testing.T) {
 	if got, want := c.Sentence(0), "b.onnx takes 75.0 % less live memory than a.onnx (1.0 KiB, not 4.0 KiB) and 10.0 % less time; results have the same bits."; got != want {
 		t.Errorf("%s", got)
 	}
+	c.Pairs[0].Difference = Difference{BitIdentical: new(false), RelativeGradient: new(Float(0.5)), ApartBecause: []Text{"it computes in float16", "it draws random numbers"}}
+	if got := c.Sentence(0); !strings.HasSuffix(got, "; results differ by 0.5 of the largest, as it computes in float16, and it draws random numbers.") {
+		t.Errorf("%s", got)
+	}
 	b.Error = "out of memory"
 	if got := c.Sentence(0); got != "b.onnx did not run: out of memory" {
 		t.Errorf("%s", got)
