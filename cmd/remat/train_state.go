@@ -55,7 +55,7 @@ func graphFlags() []cli.Flag {
 	var out []cli.Flag
 	for _, f := range slices.Concat(dataFlags(), fitFlags()) {
 		switch f.Names()[0] {
-		case "batch", "strategy", "chunk-loss", "tile", "update-rows":
+		case "batch", "memory", "strategy", "chunk-loss", "tile", "update-rows":
 			out = append(out, f)
 		}
 	}
@@ -89,7 +89,8 @@ func (t *trainRun) sameGraph() error {
 			return err
 		}
 		made := "without that flag"
-		if s, ok := was[name]; ok {
+		s, said := was[name]
+		if said {
 			if err := set.Parse(s.words()); err != nil {
 				return err
 			}
@@ -97,7 +98,7 @@ func (t *trainRun) sameGraph() error {
 		}
 		now := textOf(t.c, f)
 		switch {
-		case now == textOf(cli.NewContext(t.c.App, set, nil), f):
+		case now == textOf(cli.NewContext(t.c.App, set, nil), f) && (said || name != "gradient-norm"): // which is neither, left out
 		case name == "dim": // which other flags and the data settle too
 			src, err := t.e.load(t.trainPath())
 			if err == nil {

@@ -97,6 +97,8 @@ var wrongUses = []struct {
 	{"train --resume --steps 8 --weight-decay 0.5 -o run", 2, "the graph in run was made"},
 	{"train --resume --steps 8 --no-decay vectors -o run", 2, "the graph in run was made"},
 	{"train --resume --steps 8 --strategy full -o run", 2, "the graph in run was made"},
+	{"train --resume --steps 8 --memory 1GiB -o run", 2, "--memory 1GiB: the graph in run was made without that flag"},
+	{"train --resume --steps 8 --gradient-norm=false -o run", 2, "--gradient-norm false: the graph in run was made without that flag"},
 	{"train --resume --steps 8 --precision bf16 -o run", 2, "the graph in run was made"},
 	{"train --resume --steps 8 -o damaged", 2, "damaged"},
 	{"train --resume --steps 8 -o foreign", 2, "another graph"},
