@@ -116,7 +116,7 @@ func plainUsage(err error) string {
 	return dashes(m[2]) + " " + m[1] + ": not a valid number"
 }
 
-var wrongJSON = regexp.MustCompile(`(?:json: )?cannot unmarshal ([a-z]+(?: [-+.0-9eE]+)?) into Go (?:struct field (\S+)|value) of type (struct \{[^}]*\}|[^\s:;,]+)`)
+var wrongJSON = regexp.MustCompile(`(?:json: )?cannot unmarshal ([a-z]+(?: [-+.0-9eE]+)?) into Go (?:struct field (\S+)|value) of type (struct \{[^}]*\}|[^\s:;,)]+)`)
 
 // plainJSON says in our words what encoding/json found where it expected something else, which
 // it says in words of Go's types.

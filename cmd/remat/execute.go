@@ -253,6 +253,9 @@ func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.M
 	if err != nil {
 		return nil, err
 	}
+	if len(m.Graph.Nodes) == 0 && len(m.Graph.Outputs) == 0 { // which ONNX Runtime does not take
+		return nil, fmt.Errorf("%s: the graph is empty: it has no nodes and no outputs", filepath.Base(path))
+	}
 	mapped, _ := remat.RSS()
 	e.warnUnread(path, m)
 	s := &subject{path: path, options: o, moments: optim.Moments(m.Graph)}

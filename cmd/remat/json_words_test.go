@@ -38,5 +38,8 @@ func TestPlainJSON(t *testing.T) {
 		if got := plainJSON("f.json: " + err.Error() + ": write it anew"); got != "f.json: "+want+": write it anew" {
 			t.Errorf("%s: %q, want %q (%v)", text, got, want, err)
 		}
+		if got := plainJSON("f.json: not a plan (" + err.Error() + "): write one"); got != "f.json: not a plan ("+want+"): write one" {
+			t.Errorf("%s in brackets: %q", text, got)
+		}
 	}
 }

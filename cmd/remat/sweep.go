@@ -160,7 +160,7 @@ func readSizes(flag, text string) ([]int64, error) {
 	for _, part := range splitList([]string{text}) {
 		n, err := strconv.ParseInt(part, 10, 64)
 		if err != nil || n < 1 || n > mostSize {
-			return nil, fmt.Errorf("--%s %q: want numbers of at least 1, such as 1,2,4", flag, part)
+			return nil, fmt.Errorf("--%s %q: want numbers from 1 to %d, such as 1,2,4", flag, part, mostSize)
 		}
 		list = append(list, n)
 	}
