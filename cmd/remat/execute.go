@@ -187,8 +187,9 @@ type subject struct {
 	free []string
 	// options are those that the session was opened with.
 	options remat.Options
-	// counted: the session's bytes are known; see countConstants.
-	counted bool
+	// counted: the session's bytes are known; asked: they were asked for, as can be done once
+	// of a graph that is given up then; see countConstants.
+	counted, asked bool
 	// budgets are those of layers that the file has.
 	budgets []keptBuffers
 	// profiled: the most expensive operators are wanted.
@@ -473,12 +474,14 @@ func (s *subject) noteMemory() {
 // measureAside measures what takes a second session; counted says that the bytes
 // of the session are known.
 func (s *subject) measureAside(e *env) (counted bool, err error) {
-	if s.run.OptLevel > 0 && !s.counted {
+	counted = s.run.OptLevel == 0 || s.counted
+	if !counted && !s.asked {
 		if err := s.session.MeasureConstants(); err != nil {
 			return false, err
 		}
+		counted = true
 	}
-	return true, s.session.MeasureArena(e.ctx, s.arena, false)
+	return counted, s.session.MeasureArena(e.ctx, s.arena, false)
 }
 
 // profile fills in the times of all nodes, and the most expensive operators.

@@ -288,6 +288,7 @@ func (t *trainRun) interrupted(job *train.Job, r *train.Result) string {
 // it may take a second session. Where that fails, what needs it stays null.
 func (s *subject) countConstants() {
 	s.counted = s.run.OptLevel == 0 || s.session.MeasureConstants() == nil
+	s.asked = true
 }
 
 // memory fills in what was measured.

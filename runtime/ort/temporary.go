@@ -1,6 +1,7 @@
 package ort
 
 import (
+	"fmt"
 	"errors"
 	"os"
 	"sync"
@@ -38,10 +39,11 @@ func TemporaryDir(pattern string) (string, error) {
 		return "", errEnding
 	}
 	dir, err := os.MkdirTemp("", pattern)
-	if err == nil {
-		temporary.dirs[dir] = true
+	if err != nil {
+		return "", fmt.Errorf("folder for temporary files: %w; TMPDIR names another", err)
 	}
-	return dir, err
+	temporary.dirs[dir] = true
+	return dir, nil
 }
 
 // DropTemporary removes a folder that TemporaryDir made.
