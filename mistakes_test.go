@@ -2,6 +2,7 @@ package remat_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat"
+	"github.com/onnx-remat/remat/onnx"
 )
 
 // opened is the runtime and a training graph of the small model in a folder below dir.
@@ -266,5 +268,35 @@ func TestUnreadValidates(t *testing.T) {
 	})
 	if err != nil || done.Validation == nil {
 		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// TestFreeDims: whatever needs the size of a free dimension says so by one type.
+func TestFreeDims(t *testing.T) {
+	rt, err := remat.LoadRuntime("")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer rt.Close()
+	path := filepath.Join(t.TempDir(), "free.onnx")
+	m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\n  in x float32[n,4]\n  y = ReduceSum(x) {keepdims=0}\n  out y float32[]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	g, err := remat.Open(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	_, predicting := rt.Predict(g, remat.Settings{})
+	_, opening := rt.NewSession(g, remat.SessionOptions{})
+	for what, err := range map[string]error{"Predict": predicting, "NewSession": opening} {
+		var free *remat.FreeDimsError
+		if !errors.As(err, &free) || len(free.Names) != 1 || free.Names[0] != "n" {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

@@ -84,10 +84,19 @@ func (g *Graph) unfed(feeds map[string]Tensor) error {
 		}
 	}
 	if len(free) > 0 {
-		return fmt.Errorf("dimension %q has no number: give Open one, or feed an input that has it", free[0])
+		return &unfedError{FreeDimsError{Names: free}}
 	}
 	return nil
 }
+
+// An unfedError is a FreeDimsError of a session, which feeds tell sizes too.
+type unfedError struct{ dims FreeDimsError }
+
+func (e *unfedError) Error() string {
+	return fmt.Sprintf("dimension %q has no number: give Open one, or feed an input that has it", e.dims.Names[0])
+}
+
+func (e *unfedError) Unwrap() error { return &e.dims }
 
 // Close releases the session.
 func (s *Session) Close() error {
