@@ -1,8 +1,8 @@
 package ort
 
 import (
-	"fmt"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 )
