@@ -16,6 +16,17 @@ func main() {
 		os.Exit(code)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	if s := hangup(); s != nil { // of which a closed terminal and its shell may send several
+		ctx, _ = signal.NotifyContext(ctx, s...)
+	}
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// hangup is the signal of a terminal that is closed, none where nohup has it ignored.
+func hangup() []os.Signal {
+	if signal.Ignored(syscall.SIGHUP) {
+		return nil
+	}
+	return []os.Signal{syscall.SIGHUP}
 }

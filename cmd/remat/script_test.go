@@ -82,6 +82,7 @@ func runScripts(t *testing.T, dir string, files ...string) {
 			"json": jsonCommand, "alike": alikeCommand, "fails": failsCommand, "clean": cleanCommand,
 			"sample": sampleCommand, "parsed": parsedCommand, "oldest": oldestCommand, "outside": outsideCommand, "given": givenCommand, "slab": slabCommand, "same": sameCommand,
 			"interrupt": func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGINT) },
+			"hangup":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGHUP) },
 			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },
 		},
 		Condition: func(cond string) (bool, error) {
@@ -382,7 +383,7 @@ func signalled(ts *testscript.TestScript, args []string, sig syscall.Signal) {
 	}
 	state := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	early := after < 0.1 && state.Signal() == syscall.SIGINT // on a busy machine it had not begun
-	if sig == syscall.SIGINT && state.ExitStatus() != exitInterrupted && !early || sig == syscall.SIGKILL && state.Signal() != sig {
+	if (sig == syscall.SIGINT || sig == syscall.SIGHUP) && state.ExitStatus() != exitInterrupted && !early || sig == syscall.SIGKILL && state.Signal() != sig {
 		out, _ := os.ReadFile(ts.MkAbs("signalled.stderr"))
 		ts.Fatalf("%q ended with %d: %s", args[1:], state.ExitStatus(), out)
 	}

@@ -62,7 +62,7 @@ func supervise() (code int, done bool) {
 		return exitBadInput, true
 	}
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, append(hangup(), os.Interrupt, syscall.SIGTERM)...)
 	go func() {
 		for s := range signals {
 			_ = child.Process.Signal(s) // it may have ended
