@@ -15,6 +15,7 @@ var convCases = []gradCase{
 	{row: "Conv", name: "patches", body: "in x F[2,3,4,4]\nin w F[4,3,2,2]\ny = Conv(x, w) {strides=[2, 2]}", f32: true},
 	{row: "Conv", name: "same upper", body: "in x F[1,1,5,6]\nin w F[1,1,3,2]\ny = Conv(x, w) {auto_pad=\"SAME_UPPER\", strides=[2, 2]}", f32: true},
 	{row: "Conv", name: "same lower", body: "in x F[1,1,5,6]\nin w F[1,1,4,2]\ny = Conv(x, w) {auto_pad=\"SAME_LOWER\", strides=[2, 1]}", f32: true},
+	{row: "Conv", name: "same, two short of the stride", body: "in x F[1,1,8]\nin w F[1,1,2]\ny = Conv(x, w) {auto_pad=\"SAME_UPPER\", strides=[4]}", f32: true},
 	{row: "Conv", name: "line", body: "in x F[2,2,7]\nin w F[3,2,3]\nin b F[3]\ny = Conv(x, w, b) {pads=[2, 1], strides=[2]}", f32: true},
 	{row: "Conv", name: "volume", body: "in x F[1,2,3,4,3]\nin w F[2,2,2,2,2]\ny = Conv(x, w) {pads=[0, 1, 0, 1, 0, 0]}", f32: true},
 	{row: "Conv", name: "free batch", body: "in x F[batch,2,4,4]\nin w F[2,1,3,3]\ny = Conv(x, w) {pads=[1, 1, 1, 1], group=2}", f32: true},

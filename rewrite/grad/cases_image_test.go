@@ -15,6 +15,7 @@ var imageCases = []gradCase{
 	{row: "GridSample", name: "free", body: "in x F[batch,2,3,4]\nin g F[batch,2,2,2]\ny = GridSample(x, g) {mode=\"cubic\", padding_mode=\"border\"}", f32: true, lo: -0.04, hi: 0.04},
 	{row: "AffineGrid", name: "centres", body: "in t F[2,2,3]\ninit s int64[4] = [2, 1, 2, 3]\ny = AffineGrid(t, s)", f32: true},
 	{row: "AffineGrid", name: "corners", body: "in t F[1,3,4]\ninit s int64[5] = [1, 1, 2, 3, 2]\ny = AffineGrid(t, s) {align_corners=1}", f32: true},
+	{row: "AffineGrid", name: "corners of one place", body: "in t F[1,2,3]\ninit s int64[4] = [1, 1, 1, 3]\ny = AffineGrid(t, s) {align_corners=1}", f32: true},
 	{row: "Col2Im", name: "apart", body: "in x F[2,8,4]\ninit i int64[2] = [4, 4]\ninit b int64[2] = [2, 2]\ny = Col2Im(x, i, b) {strides=[2, 2]}", f32: true},
 	{row: "Col2Im", name: "overlap", body: "in x F[1,6,20]\ninit i int64[2] = [4, 5]\ninit b int64[2] = [2, 3]\ny = Col2Im(x, i, b) {pads=[1, 2, 0, 0]}", f32: true},
 	{row: "Col2Im", name: "dilated", body: "in x F[batch,8,2]\ninit i int64[2] = [3, 5]\ninit b int64[2] = [2, 2]\ny = Col2Im(x, i, b) {dilations=[2, 2], strides=[1, 2]}", f32: true},

@@ -63,8 +63,12 @@ var attentionCases = []gradCase{
 	{row: "Attention", name: "stage 3", body: "in q F[1,2,3,2]\nin k F[1,2,3,2]\nin v F[1,2,3,2]\nin m F[3,3]\ny, _, _, y2 = Attention(q, k, v, m) {softcap=0.7, qk_matmul_output_mode=3}", f32: true, opset: 23},
 	{row: "Attention", name: "rows without keys", body: "in q F[1,2,3,2]\nin k F[1,2,3,2]\nin v F[1,2,3,2]\ninit m bool[3,3] = [true, true, false, false, false, false, true, true, true]\ny, _, _, y2 = Attention(q, k, v, m) {qk_matmul_output_mode=3}", f32: true, opset: 23},
 	{row: "Attention", name: "rows without keys, causal", body: "in q F[1,2,3,2]\nin k F[1,2,3,2]\nin v F[1,2,3,2]\ninit m bool[3,3] = [false, true, true, true, false, false, true, true, true]\ny = Attention(q, k, v, m) {is_causal=1}", f32: true, opset: 23},
+	{row: "Attention", name: "lengths", body: "in q F[3,2,2,2]\nin k F[3,2,4,2]\nin v F[3,2,4,2]\ninit l int64[3] = [4, 2, 0]\ny = Attention(q, k, v, _, _, _, l)", f32: true, opset: 24},
+	{row: "Attention", name: "lengths, causal", body: "in q F[3,3,4]\nin k F[3,4,2]\nin v F[3,4,2]\nin m F[3,4]\ninit l int64[3] = [4, 3, 1]\ny = Attention(q, k, v, m, _, _, l) {q_num_heads=2, kv_num_heads=1, is_causal=1}", f32: true, opset: 24},
 	{row: "Attention", name: "free", body: "in q F[batch,seq,4]\nin k F[batch,seq,4]\nin v F[batch,seq,4]\ny = Attention(q, k, v) {q_num_heads=2, kv_num_heads=2, is_causal=1}", f32: true, opset: 23},
 	{row: "RotaryEmbedding", name: "halves", body: "in x F[2,2,3,4]\ninit p int64[2,3] = [0, 1, 2, 1, 2, 3]\ninit c F[4,2] = [1, 1, 0.5, 0.8, 0.3, 0.2, -0.4, 0.6]\ninit s F[4,2] = [0, 0, 0.8, 0.6, 0.9, 1, 0.9, 0.8]\ny = RotaryEmbedding(x, c, s, p)", f32: true, opset: 23},
+	{row: "RotaryEmbedding", name: "angles that train", body: "in x F[2,2,3,4]\ninit p int64[2,3] = [0, 1, 2, 1, 2, 3]\nin c F[4,2]\nin s F[4,2]\ny = RotaryEmbedding(x, c, s, p)", f32: true, opset: 23},
+	{row: "RotaryEmbedding", name: "angles that train, of a part of a head", body: "in x F[2,3,12]\nin c F[2,3,2]\nin s F[2,3,2]\ny = RotaryEmbedding(x, c, s) {num_heads=2, interleaved=1, rotary_embedding_dim=4}", f32: true, opset: 23},
 	{row: "RotaryEmbedding", name: "interleaved", body: "in x F[1,3,8]\ninit c F[1,3,2] = [1, 1, 0.5, 0.8, 0.3, 0.2]\ninit s F[1,3,2] = [0, 0, 0.8, 0.6, 0.9, 1]\ny = RotaryEmbedding(x, c, s) {num_heads=2, interleaved=1}", f32: true, opset: 23},
 }
 

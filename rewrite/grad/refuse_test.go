@@ -23,6 +23,8 @@ func TestRefusedForms(t *testing.T) {
 		{"rest of a stride", "in x F[1,1,4]\nin w F[1,1,2]\ny = ConvTranspose(x, w) {dilations=[4], output_padding=[3]}", "output_padding 3 along axis 2, whose stride is 1"},
 		{"column order", "in x F[1,1,4,4]\ny, i = MaxPool(x) {kernel_shape=[2, 2], storage_order=1}", "storage_order"},
 		{"pool of elements apart, padded by rule", "in x F[1,1,8]\ny = AveragePool(x) {kernel_shape=[2], dilations=[3], auto_pad=\"SAME_UPPER\"}", "export with pads"},
+		{"windows that ONNX Runtime moves", "in x F[1,1,8]\nin w F[1,1,1]\ny = Conv(x, w) {auto_pad=\"SAME_UPPER\", strides=[4]}", "export with pads"},
+		{"pool whose windows ONNX Runtime moves", "in x F[1,1,6]\ny = LpPool(x) {kernel_shape=[1], strides=[3], auto_pad=\"SAME_UPPER\"}", "export with pads"},
 		{"free diagonal", "in x F[n,n]\ny = Einsum(x) {equation=\"ii->i\"}", "give --dim"},
 		{"half a spectrum of another length", "in x F[2,5,2]\ninit n int64[] = 4\ny = DFT(x, n) {inverse=1, onesided=1}", "to 4 places of 5"},
 		{"free image of regions", "in x F[1,1,h,6]\ninit r F[1,4] = [0, 0, 4, 4]\ninit b int64[1] = [0]\ny = RoiAlign(x, r, b) {sampling_ratio=2}", "give --dim"},
@@ -94,7 +96,6 @@ func TestLengthFixedByDim(t *testing.T) {
 func TestMissedInputs(t *testing.T) {
 	cases := []struct{ name, body, want string }{
 		{"weights of classes", "in x F[3,4]\ninit z int64[1] = [0]\ninit t int64[3] = [0, 1, 3]\nw = ReduceSum(x, z) {keepdims=0}\ny = SoftmaxCrossEntropyLoss(x, t, w)", "input 2"},
-		{"angles", "in x F[1,2,3,4]\ninit b int64[1] = [0]\ninit e int64[1] = [2]\ninit k int64[1] = [3]\ninit a int64[1] = [1]\nh = Slice(x, b, e, k)\nu = ReduceSum(h, a) {keepdims=0}\ny = RotaryEmbedding(x, u, u)", "input 1"},
 		{"a ratio", "in x F[3,4]\nr = ReduceMax(x) {keepdims=0}\ny = Dropout(x, r)", ""},
 	}
 	for _, c := range cases {

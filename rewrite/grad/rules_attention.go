@@ -24,24 +24,29 @@ import (
 
 var attentionRules = []Rule{
 	{Op: "Attention", Since: 23, Doc: "made of MatMul, Add, Softmax; see rules_attention.go", Inputs: []int{0, 1, 2, 3, 4, 5}, Grad: gradAttention},
-	{Op: "RotaryEmbedding", Since: 23, Doc: "g rotated back: the sines negated", Inputs: []int{0}, Grad: func(c *Context) {
-		in := append([]*onnx.Value{c.Grad(0)}, c.Node.Inputs[1:]...)
-		in[2] = c.Do("Neg", in[2])
-		var attrs []onnx.Attribute
-		for _, name := range []string{"interleaved", "num_heads", "rotary_embedding_dim"} {
-			if c.Node.Has(name) {
-				attrs = append(attrs, onnx.IntAttr(name, c.Node.Int(name, 0)))
-			}
+	{Op: "RotaryEmbedding", Since: 23, Doc: "g rotated back: the sines negated; where cosines or sines train, made of Gather, Split, Mul and Concat", Inputs: []int{0, 1, 2}, Grad: gradRotary},
+}
+
+func gradRotary(c *Context) {
+	if c.Needs(1) || c.Needs(2) {
+		r := rotation{places: c.In(3), cos: c.In(1), sin: c.In(2), interleaved: c.Node.Int("interleaved", 0) != 0}
+		if c.rotates(&r) {
+			c.Decompose(func() []*onnx.Value { return []*onnx.Value{c.rotated(c.In(0), r)} })
 		}
-		c.Add(0, c.Op("RotaryEmbedding", in, attrs...))
-	}},
+		return
+	}
+	in := append([]*onnx.Value{c.Grad(0)}, c.Node.Inputs[1:]...)
+	in[2] = c.Do("Neg", in[2])
+	var attrs []onnx.Attribute
+	for _, name := range []string{"interleaved", "num_heads", "rotary_embedding_dim"} {
+		if c.Node.Has(name) {
+			attrs = append(attrs, onnx.IntAttr(name, c.Node.Int(name, 0)))
+		}
+	}
+	c.Add(0, c.Op("RotaryEmbedding", in, attrs...))
 }
 
 func gradAttention(c *Context) {
-	if c.In(6) != nil {
-		c.Fail("nonpad_kv_seqlen is not supported")
-		return
-	}
 	if c.Node.Has("left_window_size") || c.Node.Has("right_window_size") {
 		c.Fail("a sliding window is not supported")
 		return
@@ -140,14 +145,30 @@ func (c *Context) scoreScale(width float64) float64 {
 
 // attentionBias is what is added to the scores: mask and causal bias, nil where there is neither.
 func (c *Context) attentionBias(q *onnx.Value, scores onnx.Shape) *onnx.Value {
+	if lengths := c.In(6); lengths != nil {
+		return c.plus(c.maskBias(q), c.lengthBias(q, lengths))
+	}
 	return c.plus(c.maskBias(q), c.causalBias(scores))
+}
+
+// lengthBias forbids the keys behind each sample's own length. Causal queries are the
+// last of that length, as in ONNX Runtime: one may see no key at all.
+func (c *Context) lengthBias(q, lengths *onnx.Value) *onnx.Value {
+	end := c.Unsqueeze(lengths, 1, 2, 3)
+	if c.Node.Int("is_causal", 0) != 0 {
+		row := c.Unsqueeze(c.Plus(c.places(q, 2), c.IntList(1)), 1)
+		end = c.Plus(c.Minus(end, c.lengthOf(q, 2)), row)
+	}
+	k := c.In(1)
+	keys := c.places(k, max(c.Rank(k)-2, 0))
+	return c.Where(c.Do("Less", keys, end), c.Scalar(q, 0), c.Scalar(q, math.Inf(-1)))
 }
 
 // rows returns a bias with 0 in the rows that are -∞ as a whole, and which these
 // are; nil where there can be none.
 func (c *Context) rows(bias *onnx.Value) (open, forbidden *onnx.Value) {
 	mask := c.In(3)
-	if bias == nil || mask == nil || c.Node.Int("is_causal", 0) == 0 && rowsOpen(mask) {
+	if bias == nil || c.In(6) == nil && (mask == nil || c.Node.Int("is_causal", 0) == 0 && rowsOpen(mask)) {
 		return bias, nil
 	}
 	highest := c.Op("ReduceMax", build.In(bias, c.IntList(-1)))

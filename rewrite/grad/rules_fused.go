@@ -204,54 +204,70 @@ func gradFusedRotary(c *Context) {
 		c.Fail("packed batches are not supported")
 		return
 	}
-	if c.Rank(c.In(2)) != 2 {
+	r := rotation{places: c.In(1), cos: c.In(2), sin: c.In(3), interleaved: c.Node.Int("interleaved", 0) != 0}
+	if c.Rank(r.cos) != 2 {
 		c.Fail("cosines of unknown form")
 		return
 	}
-	half, ok := c.In(2).Type.Shape[1].Int()
-	s := c.In(0).Type.Shape
-	heads, width := c.Node.Int("num_heads", 0), 2*half
-	switch {
-	case !ok || c.Rank(c.In(0)) != 3 && c.Rank(c.In(0)) != 4:
+	if c.rotates(&r) {
+		c.Decompose(func() []*onnx.Value { return []*onnx.Value{c.rotated(c.In(0), r)} })
+	}
+}
+
+// rotates completes r by the widths of the node's heads; the rule fails where these are unknown.
+func (c *Context) rotates(r *rotation) bool {
+	rank, ok := c.Rank(r.cos), false
+	if rank > 0 {
+		r.half, ok = r.cos.Type.Shape[rank-1].Int()
+	}
+	if !ok || c.Rank(c.In(0)) != 3 && c.Rank(c.In(0)) != 4 {
 		c.Fail("cosines or operand of unknown form")
-		return
+		return false
+	}
+	s, heads := c.In(0).Type.Shape, c.Node.Int("num_heads", 0)
+	r.width = 2 * r.half
+	switch {
 	case len(s) == 4:
-		width, ok = s[3].Int()
-	case c.Node.Int("rotary_embedding_dim", 0) != 0:
-		width, ok = s[2].Int()
-		width /= max(heads, 1)
+		r.width, ok = s[3].Int()
+	case heads > 0 && c.Node.Int("rotary_embedding_dim", 0) != 0:
+		r.width, ok = s[2].Int()
+		r.width /= heads
 	}
 	if !ok {
 		c.Fail("the width of a head is unknown")
-		return
 	}
-	r := rotation{c.In(1), c.In(2), c.In(3), half, c.Node.Int("interleaved", 0) != 0}
-	c.Decompose(func() []*onnx.Value { return []*onnx.Value{c.rotated(c.In(0), r, width)} })
+	return ok
 }
 
 // A rotation says by which angles heads are turned: rows of cos and sin, [positions,
-// half], at places [b or 1,s], or from places [1] on.
+// half], at places [b or 1,s], or from places [1] on; without places they are [b,s,half].
 type rotation struct {
 	places, cos, sin *onnx.Value
-	half             int64
+	half, width      int64 // 2*half of a head's numbers are turned
 	interleaved      bool
 }
 
 // rotated turns the first 2*half numbers of each head of x, which is [b,s,heads*width]
 // or [b,heads,s,width], by the angles of their positions, in pairs that lie half
 // apart or, interleaved, side by side.
-func (c *Context) rotated(x *onnx.Value, r rotation, width int64) *onnx.Value {
+func (c *Context) rotated(x *onnx.Value, r rotation) *onnx.Value {
 	s := x.Type.Shape
-	places, half, four := r.places, r.half, x
+	places, half, width, four := r.places, r.half, r.width, x
 	if len(s) == 4 {
 		four = c.Transpose(x, 0, 2, 1, 3)
 	} else {
 		four = c.ReshapeDims(x, onnx.Shape{s[0], s[1], s[2].Div(onnx.Static(width)), onnx.Static(width)})
 	}
-	if c.Rank(places) == 1 { // where the first one stands
+	if places != nil && c.Rank(places) == 1 { // where the first one stands
 		places = c.Unsqueeze(c.Plus(c.places(four, 1), c.cast(places, onnx.Int64)), 0)
 	}
-	cos, sin := c.Unsqueeze(c.Do("Gather", r.cos, places), 2), c.Unsqueeze(c.Do("Gather", r.sin, places), 2)
+	angles := func(table *onnx.Value) *onnx.Value {
+		if places != nil {
+			table = c.Do("Gather", table, places)
+		}
+		return c.Unsqueeze(table, 2)
+	}
+	cos, sin := angles(r.cos), angles(r.sin)
 	join := func(parts ...*onnx.Value) *onnx.Value { return c.Op("Concat", parts, onnx.IntAttr("axis", -1)) }
 	turned, rest := four, []*onnx.Value(nil)
 	if width > 2*half {

@@ -72,7 +72,8 @@ func (c *Context) groupQuery() *onnx.Value {
 		if !ok {
 			return nil
 		}
-		q, k = c.rotated(q, r, width), c.rotated(k, r, width)
+		r.width = width
+		q, k = c.rotated(q, r), c.rotated(k, r)
 	}
 	q, k, v = c.heads(c.Scale(q, c.scoreScale(float64(width))), "num_heads"), c.heads(k, "kv_num_heads"), c.heads(v, "kv_num_heads")
 	if c.e.b.Err() != nil {
@@ -108,7 +109,7 @@ func (c *Context) groupRotation(q *onnx.Value) (rotation, bool) {
 	if places == nil {
 		places = c.Unsqueeze(c.places(q, 1), 0)
 	}
-	return rotation{places, cos, sin, half, c.Node.Int("rotary_interleaved", 0) != 0}, true
+	return rotation{places: places, cos: cos, sin: sin, half: half, interleaved: c.Node.Int("rotary_interleaved", 0) != 0}, true
 }
 
 // windowBias forbids with -∞ keys after a token, and those local_window_size or more

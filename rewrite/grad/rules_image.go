@@ -226,7 +226,10 @@ func affineGrid(c *Context) *onnx.Value {
 			n := float64(extents[k])
 			at := 2*(float64(rest%extents[k])+0.5)/n - 1
 			if c.Node.Int("align_corners", 0) != 0 {
-				at = 2*float64(rest%extents[k])/max(n-1, 1) - 1
+				at = 1 // of one place, as ONNX Runtime has it; the standard divides by zero
+				if n > 1 {
+					at = 2*float64(rest%extents[k])/(n-1) - 1
+				}
 			}
 			base[int64(len(extents)-1-k)*places+p] = at
 			rest /= extents[k]

@@ -73,8 +73,12 @@ func (c *Context) windows(x, y *onnx.Value, kernel []int64) []window {
 				c.Fail("auto_pad %s along axis %d, whose extent is unknown: give --dim", mode, i+2)
 				return nil
 			}
-			total := max((w.out-1)*w.stride+w.reach()-w.in, 0)
-			w.before, w.after = traits.SplitPads(total, mode)
+			total := (w.out-1)*w.stride + w.reach() - w.in
+			if least := map[string]int64{"Conv": -2, "ConvTranspose": -w.stride}[n.OpType()]; total < min(least, -1) {
+				c.Fail("auto_pad %s with windows of %d elements every %d of the %d along axis %d: ONNX Runtime begins such windows behind the first element; export with pads", mode, w.reach(), w.stride, w.in, i+2)
+				return nil
+			}
+			w.before, w.after = traits.SplitPads(max(total, 0), mode)
 		}
 		list[i] = w
 	}
