@@ -90,6 +90,8 @@ var gatherCases = []gradCase{
 	{row: "Gather", name: "unknown", body: "in a F[?,?]\ninit i int64[2,2] = [1, 2, 1, 0]\ny = Gather(a, i) {axis=1}"},
 	{row: "Gather", name: "tied", body: "in a F[4,3]\ninit i int64[2] = [1, 3]\nb = Gather(a, i)\ny = Gemm(b, a) {transB=1}"},
 	{row: "GatherElements", name: "twice", body: "in a F[3,2]\ninit i int64[2,2] = [0, 1, 0, -1]\nb = GatherElements(a, i)\ny = Mul(b, b)"},
+	{row: "Compress", name: "rows", body: "in a F[2,4,3]\ninit m bool[3] = [true, false, true]\nb = Compress(a, m) {axis=-2}\ny = Mul(b, b)"},
+	{row: "Compress", name: "of all, by a mask that is computed", body: "in a F[2,3]\ninit z F[6] = [1, -1, 0, 2, 3, -2]\ninit o F[] = 0\nm = Greater(z, o)\nb = Compress(a, m)\ny = Mul(b, b)"},
 	{row: "GatherND", name: "tuples", body: "in a F[3,2,2]\ninit i int64[3,2] = [0, 1, 2, 0, 0, 1]\nb = GatherND(a, i)\ny = Mul(b, b)"},
 	{row: "GatherND", name: "batch, one row each", body: "in a F[3,4,2]\ninit i int64[3,1] = [1,-1,1]\nb = GatherND(a, i) {batch_dims=1}\ny = Mul(b, b)"},
 	{row: "GatherND", name: "batch, pairs", body: "in a F[2,3,3,2]\ninit i int64[2,2,2] = [0,1,2,0,1,1,1,1]\nb = GatherND(a, i) {batch_dims=1}\ny = Mul(b, b)"},

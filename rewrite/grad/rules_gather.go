@@ -16,6 +16,16 @@ var gatherRules = []Rule{
 		c.AddScatter(0, c.Axis("axis", 0, c.In(0)), c.In(1), c.Grad(0))
 	}},
 	{Op: "GatherND", Since: 11, Doc: "g added to the slices that were read", Inputs: []int{0}, Grad: gradGatherND},
+	{Op: "Compress", Since: 9, Doc: "made of NonZero and Gather", Inputs: []int{0}, Grad: decomposition(func(c *Context) *onnx.Value {
+		x, axis := c.In(0), 0
+		if c.Node.Has("axis") {
+			axis = c.Axis("axis", 0, x)
+		} else {
+			x = c.ReshapeTo(x, -1)
+		}
+		places := c.Do("Squeeze", c.Do("NonZero", c.In(1)), c.IntList(0))
+		return c.Op("Gather", build.In(x, places), onnx.IntAttr("axis", int64(axis)))
+	})},
 	{Op: "ScatterElements", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices; a product's g times the other factors, an extreme's to those equal to it", Inputs: []int{0, 2}, Grad: gradScatterElements},
 	{Op: "ScatterND", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices", Inputs: []int{0, 2}, Grad: gradScatterND},
 }
