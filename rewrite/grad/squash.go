@@ -56,7 +56,9 @@ func (c *Context) squashes(directions int, defaults []string) [][]squash {
 			s.alpha, s.beta = next(&alphas, 0.2), next(&betas, 0.5)
 		case "LeakyRelu":
 			s.alpha = next(&alphas, 0.01)
-		case "ThresholdedRelu", "Elu":
+		case "ThresholdedRelu":
+			s.alpha = next(&alphas, 0) // in ONNX Runtime; the operator's own is 1
+		case "Elu":
 			s.alpha = next(&alphas, 1)
 		case "Affine", "ScaledTanh": // operators that are gone, with their numbers
 			if len(alphas) == 0 || len(betas) == 0 {
