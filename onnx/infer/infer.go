@@ -53,9 +53,9 @@ type Result struct {
 	opts     Options
 	opsets   map[string]int64
 	partials map[*onnx.Value]*partial
-	// budget is how many elements may still be recorded, so that no file makes
-	// inference hold more than a fixed amount.
-	budget int
+	// shapes and tables are how many elements of tensors up to shapeElems and of larger ones
+	// may still be recorded, so that no file makes inference hold more than a fixed amount.
+	shapes, tables int
 }
 
 // UnknownOpError names an operator for which the table has no row, or none for
@@ -88,7 +88,8 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		opts:     o,
 		opsets:   opsets(m),
 		partials: map[*onnx.Value]*partial{},
-		budget:   budgetBase,
+		shapes:   budgetBase,
+		tables:   budgetBase,
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Dims)) {
 		if n := o.Dims[name]; n < 1 {
@@ -184,7 +185,8 @@ func (r *Result) Node(n *onnx.Node) error {
 		return nodeError(n, err)
 	}
 	if row.eval != nil {
-		r.budget += budgetPerNode
+		r.shapes += budgetPerNode
+		r.tables += budgetPerNode
 	}
 	for i, v := range n.Returns() {
 		if err := sane(c.types[i].Shape); err != nil {

@@ -326,6 +326,29 @@ func TestBombs(t *testing.T) {
 	}
 }
 
+// TestShapesBesideTables: many tables that are read leave shapes known that are computed after
+// them.
+func TestShapesBesideTables(t *testing.T) {
+	m := onnx.NewModel("m", 20)
+	g := m.Graph
+	first := g.AddConstant("i", onnx.Int64Tensor([]int64{0}, 1))
+	for range 2 * budgetBase / maxElems {
+		table := g.AddConstant("t", onnx.Int64Tensor(make([]int64, maxElems), maxElems))
+		g.Append(g.NewNode("", "Gather", "n", []*onnx.Value{table, first}, []string{"y"}))
+	}
+	joined := g.NewNode("", "Concat", "join", []*onnx.Value{
+		g.AddConstant("a", onnx.Int64Tensor([]int64{2}, 1)), g.AddConstant("b", onnx.Int64Tensor([]int64{3}, 1)),
+	}, []string{"s"}, onnx.IntAttr("axis", 0))
+	zeros := g.NewNode("", "ConstantOfShape", "zeros", joined.Outputs, []string{"z"})
+	g.Append(joined, zeros)
+	if _, err := Model(m, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := zeros.Outputs[0].Type.String(); got != "float32[2,3]" {
+		t.Errorf("zeros of %s, want float32[2,3]", got)
+	}
+}
+
 // TestRefusedByRuntime: files of PyTorch's exporters that ONNX Runtime refuses are refused in a line
 // that says what they come from and what to do.
 func TestRefusedByRuntime(t *testing.T) {

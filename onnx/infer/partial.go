@@ -9,9 +9,11 @@ import "github.com/onnx-remat/remat/onnx"
 
 // What is followed, and how much work may go into it: so many elements of one
 // tensor; of all tensors so many and so many more per node, a polynomial
-// counted as several numbers. No file makes inference hold or do more.
+// counted as several numbers. No file makes inference hold or do more. Tensors
+// as small as shapes have a budget of their own, so that tables do not use it up.
 const (
 	maxElems      = 1024
+	shapeElems    = 32
 	budgetBase    = 1 << 18
 	budgetPerNode = 16
 	symbolCost    = 3
@@ -94,7 +96,9 @@ func (r *Result) elements(v *onnx.Value) ([]elem, bool) {
 	if elems == nil {
 		return nil, false
 	}
-	r.keep(v, elems)
+	if n <= *r.budget(n) { // else it is read again where it is asked for again
+		r.keep(v, elems)
+	}
 	return elems, true
 }
 
@@ -105,26 +109,34 @@ func (r *Result) mayKnow(v *onnx.Value) bool {
 
 // keep records elements where at least one is known, and pays for them.
 func (r *Result) keep(v *onnx.Value, elems []elem) {
-	known := len(elems) == 0
+	known, budget := len(elems) == 0, r.budget(len(elems))
 	for _, e := range elems {
-		r.budget--
+		*budget--
 		if e.known() {
 			known = true
 		}
 		if e.d.Known() && !e.d.IsStatic() {
-			r.budget -= symbolCost
+			*budget -= symbolCost
 		}
 	}
-	if known && r.budget >= 0 {
+	if known && *budget >= 0 {
 		r.partials[v] = &partial{elems: elems}
 	}
+}
+
+// budget is what tensors of so many elements are paid from.
+func (r *Result) budget(n int) *int {
+	if n <= shapeElems {
+		return &r.shapes
+	}
+	return &r.tables
 }
 
 // record runs the value rule of a node whose outputs are typed.
 func (r *Result) record(c *ctx, row *row) {
 	for i, v := range c.n.Returns() {
 		n, ok := smallSize(v.Type)
-		if !ok || n > r.budget {
+		if !ok || n > *r.budget(n) {
 			continue
 		}
 		if elems := row.eval(c, i); len(elems) == n {
