@@ -13,6 +13,7 @@ var imageCases = []gradCase{
 	{row: "GridSample", name: "nearest, between pixels", body: "in x F[1,2,3,4]\ninit g F[1,3,3,2] = [-1.5, 0.1, 1.5, 0.1, -2, -0.6, 2, 0.6, 0.5, 1.1, -0.5, -1.1, 1, 0.3, -1, -0.3, -2.5, 0.1]\ny = GridSample(x, g) {mode=\"nearest\", padding_mode=\"reflection\"}", f32: true},
 	{row: "GridSample", name: "cubic", body: gridBody("u") + "y = GridSample(x, g) {mode=\"cubic\"}", f32: true, lo: -0.05, hi: 0.05},
 	{row: "GridSample", name: "free", body: "in x F[batch,2,3,4]\nin g F[batch,2,2,2]\ny = GridSample(x, g) {mode=\"cubic\", padding_mode=\"border\"}", f32: true, lo: -0.04, hi: 0.04},
+	{row: "GridSample", name: "places that data picks", body: "in x F[1,2,3,4]\ninit g F[3,2] = [-0.5, 0.35, 0.02, -0.35, 0.5, 0.66]\ninit k F[3] = [1, -1, 2]\ninit o F[] = 0\ninit a int64[2] = [0, 1]\nm = Greater(k, o)\nh = Compress(g, m) {axis=0}\nu = Unsqueeze(h, a)\nz = GridSample(x, u)\ny = Mul(z, z)", f32: true},
 	{row: "AffineGrid", name: "centres", body: "in t F[2,2,3]\ninit s int64[4] = [2, 1, 2, 3]\ny = AffineGrid(t, s)", f32: true},
 	{row: "AffineGrid", name: "corners", body: "in t F[1,3,4]\ninit s int64[5] = [1, 1, 2, 3, 2]\ny = AffineGrid(t, s) {align_corners=1}", f32: true},
 	{row: "AffineGrid", name: "corners of one place", body: "in t F[1,2,3]\ninit s int64[4] = [1, 1, 1, 3]\ny = AffineGrid(t, s) {align_corners=1}", f32: true},
