@@ -31,7 +31,7 @@ var fusedRules = []Rule{
 	{Domain: microsoft, Op: "Attention", Since: 1, Doc: "made of MatMul, Split, Softmax", Inputs: []int{0, 1, 2, 5}, Grad: gradFusedAttention},
 	{Domain: microsoft, Op: "MultiHeadAttention", Since: 1, Doc: "made of MatMul and Softmax", Inputs: []int{0, 1, 2, 3, 5}, Grad: gradMultiHead},
 	{Domain: microsoft, Op: "GroupQueryAttention", Since: 1, Doc: "made of MatMul and Softmax; see rules_groupquery.go", Inputs: []int{0, 1, 2, 10, 11}, Fixed: []int{7, 8}, Grad: gradGroupQuery},
-	{Domain: microsoft, Op: "RotaryEmbedding", Since: 1, Doc: "made of Gather, Split, Mul and Concat", Inputs: []int{0}, Grad: gradFusedRotary},
+	{Domain: microsoft, Op: "RotaryEmbedding", Since: 1, Doc: "made of Gather, Split, Mul and Concat", Inputs: []int{0, 2, 3}, Grad: gradFusedRotary},
 	{Domain: microsoft, Op: "FusedConv", Since: 1, Doc: "made of Conv, Add and the activation", Grad: gradFusedConv},
 	{Domain: microsoft, Op: "FusedGemm", Since: 1, Doc: "made of Gemm and the activation", Grad: gradFusedGemm},
 }

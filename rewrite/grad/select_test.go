@@ -482,6 +482,38 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// TestRotaryTables: what only cosines or sines of a RotaryEmbedding are made of is a table, unless
+// it is named.
+func TestRotaryTables(t *testing.T) {
+	for name, c := range map[string]struct {
+		shape, use, params string
+		trained            bool
+	}{
+		"cosines":     {"[1,2,2]", "r = RotaryEmbedding(h, t, t)", "", false},
+		"of places":   {"[2,2]", "i = Gather(t, p)\nr = RotaryEmbedding(h, i, i)", "", false},
+		"frequencies": {"[1,2,2]", "i = Cos(t)\nj = Sin(t)\nr = RotaryEmbedding(h, i, j)", "", false},
+		"named":       {"[1,2,2]", "r = RotaryEmbedding(h, t, t)", "t", true},
+		"elsewhere":   {"[1,2,2]", "m = ReduceSum(t) {keepdims=0}\nk = Mul(h, m)\nr = RotaryEmbedding(k, t, t)", "", true},
+	} {
+		m, err := onnx.Parse("model ir=11 opset=23\ngraph g {\nin x float32[1,2,2,4]\ninit w float32[4,4] = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,17]\ninit p int64[1,2] = [1, 0]\ninit t float32" +
+			c.shape + " = [0.3, 0.9, 0.8, 0.1]\nh = MatMul(x, w)\n" + c.use + "\nq = Mul(r, r)\nloss = ReduceMean(q) {keepdims=0}\nout loss float32\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Options{}
+		if c.params != "" {
+			o.Params = []string{c.params}
+		}
+		res, err := Differentiate(m, o)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == "t" }); got != c.trained {
+			t.Errorf("%s: trained %v", name, got)
+		}
+	}
+}
+
 // TestEvenlySpaced: a vector of PyTorch's that is evenly spaced and only used elementwise may be
 // a buffer, as the support of a distribution, and is asked about; another is a weight.
 func TestEvenlySpaced(t *testing.T) {
