@@ -24,6 +24,7 @@ var productCases = []gradCase{
 	{row: "Gemm", name: "transB", body: "in a F[2,3]\nin b F[4,3]\ny = Gemm(a, b) {transB=1}"},
 	{row: "Gemm", name: "transA", body: "in a F[3,2]\nin b F[3,4]\nin c F[]\ny = Gemm(a, b, c) {transA=1}"},
 	{row: "com.microsoft:FusedMatMul", name: "both", body: "in a F[2,3,2]\nin b F[2,4,3]\ny = com.microsoft.FusedMatMul(a, b) {transA=1, transB=1, alpha=0.5}", f32: true},
+	{row: "com.microsoft:FusedMatMul", name: "both, of one row", body: "in a F[3,2,4,1]\nin b F[1,1,3,4]\ny = com.microsoft.FusedMatMul(a, b) {transA=1, transB=1}", f32: true},
 	{row: "com.microsoft:FusedMatMul", name: "batches", body: "in a F[3,2,2,4]\nin b F[3,2,2,4]\ny = com.microsoft.FusedMatMul(a, b) {transBatchA=1, transBatchB=1, transB=1, alpha=0.5}", f32: true},
 	{row: "com.microsoft:FusedMatMul", name: "batches and swapped", body: "in a F[3,2,4]\nin b F[2,3,4]\ny = com.microsoft.FusedMatMul(a, b) {transBatchA=1, transA=1}", f32: true},
 	{row: "com.microsoft:FusedMatMul", name: "ort", body: "in a F[2,3,2]\nin b F[2,3,4]\ny = com.microsoft.FusedMatMul(a, b) {transA=1}", f32: true, ort: true},

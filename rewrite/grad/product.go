@@ -78,12 +78,12 @@ func (e *engine) product(a *onnx.Value, transA bool, b *onnx.Value, transB bool)
 	if a == nil || b == nil || e.b.Err() != nil {
 		return nil
 	}
-	rank := len(a.Type.Shape)
+	rank, lead := len(a.Type.Shape), a.Type.Shape[:len(a.Type.Shape)-2]
 	switch {
 	case rank == 2:
 		return e.b.Op("Gemm", build.In(a, b), onnx.IntAttr("transA", flag(transA)), onnx.IntAttr("transB", flag(transB)))
 	case !transA && !transB:
-		return e.matmul(a, b, rank)
+		return e.matmul(a, b, lead)
 	case e.dialect == DialectORT:
 		return e.b.Node("com.microsoft", "FusedMatMul", build.In(a, b), 1,
 			onnx.IntAttr("transA", flag(transA)), onnx.IntAttr("transB", flag(transB)), onnx.FloatAttr("alpha", 1))[0]
@@ -101,7 +101,7 @@ func (e *engine) product(a *onnx.Value, transA bool, b *onnx.Value, transB bool)
 	if transB {
 		b = e.swap(b)
 	}
-	return e.matmul(a, b, rank)
+	return e.matmul(a, b, lead)
 }
 
 // extent returns an extent of v's matrices as a number: the last one, or the
@@ -136,27 +136,26 @@ func swapCost(v *onnx.Value, swap bool) float64 {
 	return leading(v) * extent(v, false) * extent(v, true)
 }
 
-// matmul multiplies operands of the same leading extents, which for one of them
-// may be joined (see joinLeading); the result has rank axes.
-func (e *engine) matmul(a, b *onnx.Value, rank int) *onnx.Value {
+// matmul multiplies operands of these leading extents, which for one of them or both
+// may be joined (see joinLeading); those of the result are not.
+func (e *engine) matmul(a, b *onnx.Value, lead onnx.Shape) *onnx.Value {
 	if a == nil || b == nil {
 		return nil
 	}
 	sa, sb := a.Type.Shape, b.Type.Shape
-	back := sa[:len(sa)-2]
+	rank := len(lead) + 2
 	switch {
 	case len(sa) == len(sb):
 	case len(sa) == rank:
 		a = e.reshape(a, withLeading(sb, sa), nil)
 	default:
-		back = sb[:len(sb)-2]
 		b = e.reshape(b, withLeading(sa, sb), nil)
 	}
 	out := e.b.Op("MatMul", build.In(a, b))
 	if out == nil || len(out.Type.Shape) == rank {
 		return out
 	}
-	return e.reshape(out, append(append(onnx.Shape(nil), back...), sa[len(sa)-2], sb[len(sb)-1]), nil)
+	return e.reshape(out, append(append(onnx.Shape(nil), lead...), sa[len(sa)-2], sb[len(sb)-1]), nil)
 }
 
 // withLeading is the leading axes of one shape with the matrices of another.
