@@ -84,7 +84,7 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Source: FromContent, Reason: "a schedule: it rises or falls throughout, and only places of it are gathered"}
 	case c.besideSchedule(v):
 		return Decision{Source: FromContent, Reason: "beside a schedule: of as many elements, gathered by the same indices only"}
-	case rotatesOnly(v, 64):
+	case c.angles[v]:
 		return Decision{Source: FromUse, Reason: "cosines or sines of a RotaryEmbedding, which are a table as a rule"}
 	case coordinates(v):
 		return Decision{Source: FromContent, Reason: "a grid of coordinates: each rises or falls along an axis of its own, and no other changes it"}
@@ -398,38 +398,6 @@ func schedules(g *onnx.Graph) map[*onnx.Value][]*onnx.Value {
 		}
 	}
 	return found
-}
-
-// rotatesOnly reports that what v makes within that many nodes is only read as the cosines or
-// sines of rotary embeddings.
-func rotatesOnly(v *onnx.Value, budget int) bool {
-	ends, seen, stack := 0, map[*onnx.Node]bool{}, []*onnx.Value{v}
-	for len(stack) > 0 {
-		top := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		if top.IsOutput() {
-			return false
-		}
-		for _, u := range top.Uses() {
-			switch {
-			case u.Index == onnx.Captured:
-				return false
-			case u.Node.OpType() == "RotaryEmbedding": // in ONNX Runtime's form the places stand before them
-				if u.Index == 0 {
-					return false
-				}
-				ends++
-			case !seen[u.Node]:
-				if seen[u.Node] = true; len(seen) > budget {
-					return false
-				}
-				for _, o := range u.Node.Returns() {
-					stack = append(stack, o)
-				}
-			}
-		}
-	}
-	return ends > 0
 }
 
 // uniform reports equal elements.

@@ -29,6 +29,8 @@ type chooser struct {
 	candidates map[*onnx.Value]bool
 	// begins are states with which recurrences begin.
 	begins map[*onnx.Value]bool
+	// angles are what reaches the loss as the angles of rotary embeddings alone.
+	angles map[*onnx.Value]bool
 	// fixedNorms are modules whose stored statistics are written out.
 	fixedNorms map[string]bool
 	// schedules are those that rise or fall, by the indices that gather places of them.
@@ -183,7 +185,28 @@ func isScalar(v *onnx.Value) bool {
 
 // reached lists the values from which a gradient path leads to the loss.
 func (e *engine) reached(loss *onnx.Value) map[*onnx.Value]bool {
+	return e.reachedBut(loss, func(onnx.Use) bool { return false })
+}
+
+// angles are what is reached as cosines or sines of rotary embeddings alone.
+func (e *engine) angles(loss *onnx.Value, reach map[*onnx.Value]bool) map[*onnx.Value]bool {
+	rotary := func(n *onnx.Node) bool { return n.OpType() == "RotaryEmbedding" }
+	if !slices.ContainsFunc(e.m.Graph.Nodes, rotary) {
+		return nil
+	}
+	angles := maps.Clone(reach)
+	for v := range e.reachedBut(loss, func(u onnx.Use) bool { return u.Index != 0 && rotary(u.Node) }) {
+		delete(angles, v)
+	}
+	return angles
+}
+
+// reachedBut is reached without the paths through some uses.
+func (e *engine) reachedBut(loss *onnx.Value, but func(onnx.Use) bool) map[*onnx.Value]bool {
 	along := func(v *onnx.Value, u onnx.Use) step.Dependency {
+		if but(u) {
+			return 0
+		}
 		r := e.rule(u.Node)
 		// Lists of tensors, and what comes out of them, may have no type.
 		open := r == nil && (v.Type.DType.IsFloat() || v.Type.DType == onnx.Undefined)
@@ -200,7 +223,7 @@ func (e *engine) reached(loss *onnx.Value) map[*onnx.Value]bool {
 // choose decides about every candidate of what the loss reaches and returns what
 // is trained, in file order.
 func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser, res *Result) ([]*onnx.Value, error) {
-	res.Stops = e.stops(reach)
+	res.Stops, c.angles = e.stops(reach), e.angles(loss, reach)
 	var params []*onnx.Value
 	var ahead, folded []string
 	for _, name := range c.o.Params {
