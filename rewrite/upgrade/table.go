@@ -22,6 +22,10 @@ var table = []change{
 	{"TopK", 10, "k became an input", topK10},
 	{"Slice", 10, "starts, ends and axes became inputs", slice10},
 	{"Upsample", 10, "Resize took its place", upsample10},
+	{"Scatter", 11, "ScatterElements took its place", func(_ *upgrader, n *onnx.Node) error {
+		n.SetOpType("ScatterElements")
+		return nil
+	}},
 	{"Resize", 11, "the region became an input; coordinates and rounding became choices, with other defaults", resize11},
 	{"Dropout", 12, "ratio became an input; inference is the default", dropoutInputs},
 	{"Clip", 11, "min and max became inputs", clipInputs},
@@ -141,14 +145,14 @@ func resize11(u *upgrader, n *onnx.Node) error {
 	if n.Str("mode", "nearest") == "nearest" && !n.Has("nearest_mode") {
 		scales, known := numbers(n.In(1))
 		if !known {
-			return errors.New("its scales are not known")
+			return errors.New("its scales are not known; export with opset 11 or newer")
 		}
 		up, down := false, false
 		for _, x := range scales {
 			up, down = up || x > 1, down || x < 1
 		}
 		if up && down {
-			return errors.New("it grows and shrinks in one")
+			return errors.New("it grows and shrinks in one; export with opset 11 or newer")
 		}
 		rounding := "floor"
 		if down {

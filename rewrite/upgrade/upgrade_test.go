@@ -25,6 +25,7 @@ var cases = []struct {
 	{"Upsample@10", "9", "in x float32[1,2,2,3]\ninit s float32[4] = [1, 1, 2, 1.5]\ny = Upsample(x, s)"},
 	{"Upsample@10", "9", "in x float32[1,2,2,3]\ninit s float32[4] = [1, 1, 2, 3]\ny = Upsample(x, s) {mode=\"linear\"}"},
 	{"Upsample@10", "8", "in x float32[1,2,2,3]\ny = Upsample(x) {scales=[1.0, 1.0, 2.0, 3.0]}"},
+	{"Scatter@11", "9", "in x float32[2,3]\nin u float32[2,1]\ninit i int64[2,1] = [2, 0]\ny = Scatter(x, i, u) {axis=1}"},
 	{"Resize@11", "10", "in x float32[1,1,3,4]\ninit s float32[4] = [1, 1, 1.7, 2]\ny = Resize(x, s)"},
 	{"Resize@11", "10", "in x float32[1,1,5,7]\ninit s float32[4] = [1, 1, 0.6, 0.4]\ny = Resize(x, s)"},
 	{"Resize@11", "10", "in x float32[1,1,5,7]\ninit a float32[2] = [1, 1]\nb = Constant() {value=tensor(float32[2] = [0.6, 0.4])}\ns = Concat(a, b) {axis=0}\ny = Resize(x, s)"},
