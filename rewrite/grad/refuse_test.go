@@ -32,6 +32,7 @@ func TestRefusedForms(t *testing.T) {
 		{"largest sample", rois("1") + "y = RoiAlign(x, r, b) {mode=\"max\", sampling_ratio=2}", "only avg"},
 		{"causal over other keys", "in x F[1,2,4]\nin k F[1,3,4]\ny = com.microsoft.MultiHeadAttention(x, k, k) {num_heads=1, unidirectional=1}", "3 keys for 2 queries"},
 		{"keys in a window", "in x F[1,1,2,2]\ny = Attention(x, x, x) {left_window_size=1}", "a sliding window"},
+		{"pads by a free extent", "in x F[2,n]\ninit z int64[3] = [0, 0, 0]\ninit b int64[1] = [1]\nn = Shape(x) {start=1}\np = Concat(z, n) {axis=0}\ny = Pad(x, p) {mode=\"reflect\"}", "give --dim where"},
 		{"free resize", "in x F[1,1,n]\ninit s float32[3] = [1, 1, 2]\ny = Resize(x, _, s)", "give --dim"},
 	}
 	for _, c := range cases {

@@ -37,7 +37,7 @@ func gradResize(c *Context) {
 	}
 	scales, ok := resizeScales(c, in, out)
 	if !ok {
-		c.Fail("scales that are unknown before the run")
+		c.Fail("scales that are unknown before the run: give --dim where they follow from a free extent")
 		return
 	}
 	g := c.Grad(0)

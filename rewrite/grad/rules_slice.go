@@ -153,7 +153,7 @@ func gradSliceAtRun(c *Context) {
 func gradPad(c *Context) {
 	pads, ok := c.e.types.Pads(c.Node)
 	if !ok {
-		c.Fail("the pads are unknown before the run")
+		c.Fail("the pads are unknown before the run: give --dim where they follow from a free extent")
 		return
 	}
 	if mode := c.Node.Str("mode", "constant"); mode != "constant" {
