@@ -139,7 +139,8 @@ func forgetComputed(m *onnx.Model, declared map[string]onnx.Type) {
 func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[string]onnx.Type, original original) error {
 	nodes := m.Graph.Nodes
 	m.Graph.Nodes = nil
-	r, err := infer.Model(m, infer.Options{Follow: following{}.node})
+	follow := following{}
+	r, err := infer.Model(m, infer.Options{Follow: follow.node})
 	m.Graph.Nodes = nodes
 	if err != nil {
 		return err
@@ -149,6 +150,7 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 			return err
 		}
 		partsOfUnknown(n, declared)
+		follow.sliced(n, declared)
 		nothing := lost(n)
 		if wasCast(n) {
 			var err error
@@ -182,6 +184,23 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 		}
 	}
 	return nil
+}
+
+// sliced leaves of what a Slice takes only the rank where a place, an axis or a step is neither an initializer
+// nor followed: then ONNX Runtime does not know the extents along other axes either, but for what the
+// file declares.
+func (f following) sliced(n *onnx.Node, declared map[string]onnx.Type) {
+	if !n.Is("Slice") || n.Out(0) == nil || n.Outputs[0].IsOutput() || !slices.ContainsFunc(n.Inputs[1:], func(v *onnx.Value) bool {
+		return v != nil && !v.Fixed() && !f.value(v)
+	}) {
+		return
+	}
+	v := n.Outputs[0]
+	if said := declared[v.Name]; said.Ranked {
+		v.Type = said
+	} else if v.Type.Ranked {
+		v.Type = onnx.TensorOf(v.Type.DType, make(onnx.Shape, len(v.Type.Shape)))
+	}
 }
 
 // partsOfUnknown leaves the extents of a Split's parts unknown along an axis whose extent is:

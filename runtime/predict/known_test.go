@@ -39,6 +39,10 @@ func TestLost(t *testing.T) {
 		{"computed sizes", `m, rest = Split(x, s) {axis=2}`, []int64{1, 7}},
 		{"a computed count", `m, where = TopK(x, s) {axis=2}`, []int64{1}},
 		{"computed axes", "r = Unsqueeze(x, s)\n  m = Squeeze(r, s)", []int64{0}},
+		{"a computed start", "m = Slice(x, s, two, zero)", []int64{0}},
+		{"a computed end", "m = Slice(x, zero, s, zero)", []int64{2}},
+		{"a start that the input tells", "b = Shape(x) {start=0,end=1}\n  i = Sub(b, b)\n  m = Slice(x, i, two, zero)", []int64{0}},
+		{"an end that the input tells", "b = Shape(x) {start=0,end=1}\n  m = Slice(x, zero, b, zero)", []int64{0}},
 		{"a transposed value of unknown rank", "r = Reshape(last, s)\n  t = Transpose(r) {perm=[3, 2, 1, 0]}\n  n = Shape(t)\n  m = Gather(x, n) {axis=1}", []int64{2, 2, 2, 2}},
 		{"a flattened value of unknown rank", "c = ReduceSum(last) {keepdims=0}\n  r = Reshape(c, s)\n  f = Flatten(r)\n  m = Add(f, x)", []int64{1, 1}},
 		{"depth of unknown rank", "c = ReduceSum(last) {keepdims=0}\n  r = Reshape(c, s)\n  d = DepthToSpace(r) {blocksize=1}\n  f = Squeeze(d, zero)\n  m = Add(f, x)", []int64{1, 1, 1, 1}},
@@ -52,6 +56,7 @@ graph g {
   in  last float32[2,1,8]
   in  row float32[2,4,1]
   init k int64[%d] = %s
+  init two int64[1] = [2]
 `+emptySlice+`  s = Concat(k, x3) {axis=0}
   z = Exp(x)
   y = ReduceSum(z) {keepdims=0}
