@@ -27,43 +27,58 @@ import (
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
-// Shorten brings edges of a model into that form. It returns an order of its nodes with what
-// stands in their place, and before which node those would run that are gone.
+// Shorten brings edges of a model into that form, one for all edges of a trigger. It returns an
+// order of its nodes with what stands in their place, and before which node those would run that are gone.
 func Shorten(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, map[*onnx.Node][]*onnx.Node) {
 	if m.Opset("") < streamOpset {
 		return order, nil
 	}
-	s := &shortener{g: m.Graph, b: build.New(m.Graph, nil, Pass), instead: map[*onnx.Node]*onnx.Node{}, before: map[*onnx.Node][]*onnx.Node{}}
-	s.tokens()
+	b := build.New(m.Graph, nil, Pass)
+	instead := map[*onnx.Node]*onnx.Node{} // of those that are gone, nil for nothing
+	before := map[*onnx.Node][]*onnx.Node{}
+	of := map[*onnx.Value]*onnx.Value{} // by the trigger
 	var gone []*onnx.Node
-	for n, w := range s.instead {
-		if n != w {
-			gone = append(gone, n)
+	for _, n := range m.Graph.Nodes {
+		if noExtents(n) && n.In(0) != nil && n.Out(0) != nil {
+			of[n.Inputs[0]] = n.Outputs[0]
+			instead[n] = n // a new edge may come before
+			continue
 		}
+		t := sized(n)
+		if t == nil || t.Producer == nil || t.Type.Ranked || t.Type.DType.IsInt() || turned(t.Producer, 0) || onlyWaitedFor(t) {
+			continue
+		}
+		if of[t] == nil {
+			b.Scope = t.Name
+			of[t] = made(b, stepNone, "Shape", empty, t)
+		}
+		var chain []*onnx.Node
+		for c := n; c != t.Producer; c = c.Inputs[0].Producer {
+			chain = append(chain, c)
+			instead[c] = nil
+		}
+		shape := of[t].Producer
+		instead[n] = shape
+		gone = append(gone, chain...)
+		slices.Reverse(chain)
+		before[shape] = append(before[shape], chain...)
+		m.Graph.ReplaceUses(n.Outputs[0], of[t])
 	}
 	if gone == nil {
 		return order, nil
 	}
-	s.g.Nodes = s.replaced(s.g.Nodes)
-	s.g.Remove(gone...)
-	return s.replaced(order), s.before
+	m.Graph.Nodes = replaced(m.Graph.Nodes, instead)
+	m.Graph.Remove(gone...)
+	return replaced(order, instead), before
 }
 
-type shortener struct {
-	g *onnx.Graph
-	b *build.Builder
-	// instead are the nodes that are gone, with what stands in the place of the first of several, or nil.
-	instead map[*onnx.Node]*onnx.Node
-	before  map[*onnx.Node][]*onnx.Node
-}
-
-// replaced is a list of nodes with others in the place of those that are gone. Which of several comes
-// first is another one in the file than in the order that runs.
-func (s *shortener) replaced(nodes []*onnx.Node) []*onnx.Node {
+// replaced is a list of nodes with others in the place of those that are gone. Which of several
+// comes first is another one in the file than in the order that runs.
+func replaced(nodes []*onnx.Node, instead map[*onnx.Node]*onnx.Node) []*onnx.Node {
 	out := make([]*onnx.Node, 0, len(nodes))
 	placed := map[*onnx.Node]bool{}
 	for _, n := range nodes {
-		if w, gone := s.instead[n]; !gone {
+		if w, gone := instead[n]; !gone {
 			out = append(out, n)
 		} else if w != nil && !placed[w] {
 			placed[w] = true
@@ -71,35 +86,6 @@ func (s *shortener) replaced(nodes []*onnx.Node) []*onnx.Node {
 		}
 	}
 	return out
-}
-
-// tokens makes the token of a trigger of unknown extents of its Shape, one for all its edges.
-func (s *shortener) tokens() {
-	of := map[*onnx.Value]*onnx.Value{} // by the trigger
-	for _, n := range s.g.Nodes {
-		if noExtents(n) && n.In(0) != nil && n.Out(0) != nil {
-			of[n.Inputs[0]] = n.Outputs[0]
-			s.instead[n] = n // a new edge may come before
-			continue
-		}
-		t := sized(n)
-		if t == nil || t.Producer == nil || t.Type.Ranked || t.Type.DType.IsInt() || turned(t.Producer, 0) || onlyWaitedFor(t) {
-			continue
-		}
-		var chain []*onnx.Node
-		for c := n; c != t.Producer; c = c.Inputs[0].Producer {
-			chain = append(chain, c)
-			s.instead[c] = nil
-		}
-		if of[t] == nil {
-			s.b.Scope = t.Name
-			of[t] = made(s.b, stepNone, "Shape", empty, t)
-		}
-		s.instead[n] = of[t].Producer
-		slices.Reverse(chain)
-		s.before[of[t].Producer] = append(s.before[of[t].Producer], chain...)
-		s.g.ReplaceUses(n.Outputs[0], of[t])
-	}
 }
 
 // onlyWaitedFor reports what a Cast makes, and none but edges read.
