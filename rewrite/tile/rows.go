@@ -28,10 +28,10 @@ package tile
 // An update that takes sums over its gradient, as means of rows and columns or a norm,
 // takes them slice by slice first (sums.go).
 //
-// Weakness: static extents only; an update that needs a norm of all gradients, or of the
-// gradient before it is clipped, leaves the gradient alive, and is skipped.
+// Weakness: static extents only.
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -150,7 +150,7 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 	last := group[len(group)-1]
 	var best *update
 	least := int64(0)
-	why := &SkipError{last.Name, "its extents have no common divisor"}
+	var why *SkipError // of the rows, where they can be divided
 	for axis := range last.Type.Shape {
 		extent, ok := last.Type.Shape[axis].Int()
 		parts := divisor(extent, int64(want), maxSlices)
@@ -164,7 +164,7 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 		}
 		c, sums, skip := withSums(along, group, axis, place)
 		if skip != nil {
-			why = skip
+			why = cmp.Or(why, skip)
 			continue
 		}
 		if waits := c.leafBytes(); best == nil || waits < least {
@@ -176,7 +176,7 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 		}
 	}
 	if best == nil {
-		return nil, why
+		return nil, cmp.Or(why, &SkipError{last.Name, "its extents have no common divisor"})
 	}
 	return best, nil
 }
