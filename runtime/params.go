@@ -5,6 +5,10 @@ package runtime
 //
 //	{"P": {"file": "out.safetensors", "offset": 512, "bytes": 4096}}
 //
+// A file that is the forward model's may be written anew by who exports it again, with
+// other values, or with others at these places. How large it was ("file_bytes") tells most such
+// files apart.
+//
 // A file is mapped privately: what is only read is shared with the page cache,
 // and an update in place makes pages of the process's own, never of the file.
 // Paths are resolved inside the model's folder, as external data is.
@@ -34,6 +38,8 @@ type Location struct {
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
 	Bytes  int64  `json:"bytes"`
+	// FileBytes is how large the file was, 0 where nobody noted it.
+	FileBytes int64 `json:"file_bytes,omitempty"`
 	// Where File is empty, Init and Seed may say how the values are made.
 	weights.Init
 	Seed uint64 `json:"seed"`
@@ -76,6 +82,10 @@ func (p *mappings) slice(m *onnx.Model, name string, at Location, want int64) ([
 	data, err := p.file(m, at.File)
 	if err != nil {
 		return nil, fmt.Errorf("parameter %q: %w", name, err)
+	}
+	if at.FileBytes != 0 && int64(len(data)) != at.FileBytes {
+		return nil, fmt.Errorf("parameter %q: %s has %d bytes, and had %d when the graph was derived: derive it from the file as it is now",
+			name, at.File, len(data), at.FileBytes)
 	}
 	if at.Offset < 0 || at.Offset > int64(len(data)) || at.Bytes > int64(len(data))-at.Offset {
 		return nil, fmt.Errorf("parameter %q: bytes %d to %d lie outside %s (%d bytes)",

@@ -6,6 +6,7 @@ package pipeline
 import (
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -78,6 +79,11 @@ func placeParameters(m *onnx.Model, d *Derivation, files *onnx.Outputs, at func(
 			return err
 		}
 		places[name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
+		if path, err := d.source.Model.Files().Resolve(x.Location); err == nil {
+			if info, err := os.Stat(path); err == nil {
+				places[name]["file_bytes"] = info.Size()
+			}
+		}
 	}
 	for _, v := range d.narrow(m.Graph) {
 		names, inline[v.Name] = append(names, v.Name), v.Init
