@@ -8,6 +8,7 @@ package main
 //	fails CODE CMD …           runs CMD, which exits with that code and one line
 //	                           of remat's on stderr
 //	interrupt SECONDS CMD …    starts CMD, sends SIGINT then, wants exit code 130
+//	hangup SECONDS CMD …       the same with SIGHUP
 //	killed SECONDS CMD …       the same with SIGKILL
 //	same F1 PATH1 F2 PATH2     two documents' fields are equal
 //	alike DIR1 DIR2            two folders hold the same files, byte for byte but
@@ -29,6 +30,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -370,6 +372,11 @@ func signalled(ts *testscript.TestScript, args []string, sig syscall.Signal) {
 	ts.Check(err)
 	defer stderr.Close()
 	cmd.Stdout, cmd.Stderr = stdout, stderr
+	if signal.Ignored(sig) { // as under nohup, which a program would inherit
+		caught := make(chan os.Signal, 1)
+		signal.Notify(caught, sig)
+		defer signal.Stop(caught)
+	}
 	ts.Check(cmd.Start())
 	time.Sleep(time.Duration(after * float64(time.Second)))
 	ts.Check(cmd.Process.Signal(sig))

@@ -48,13 +48,20 @@ func Shorten(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, map[*onnx.Node][]
 		if t == nil || t.Producer == nil || t.Type.Ranked || t.Type.DType.IsInt() || turned(t.Producer, 0) || onlyWaitedFor(t) {
 			continue
 		}
+		chain := []*onnx.Node{n}
+		alone := true // no other edge waits for a part of it
+		for c := n.Inputs[0].Producer; c != t.Producer; c = c.Inputs[0].Producer {
+			chain = append(chain, c)
+			alone = alone && len(c.Outputs[0].Uses()) == 1
+		}
+		if !alone {
+			continue
+		}
 		if of[t] == nil {
 			b.Scope = t.Name
 			of[t] = made(b, stepNone, "Shape", empty, t)
 		}
-		var chain []*onnx.Node
-		for c := n; c != t.Producer; c = c.Inputs[0].Producer {
-			chain = append(chain, c)
+		for _, c := range chain {
 			instead[c] = nil
 		}
 		shape := of[t].Producer

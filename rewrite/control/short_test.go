@@ -146,3 +146,24 @@ func TestShapesMove(t *testing.T) {
 		}
 	}
 }
+
+// TestShortEdgesBesideOthers: an edge that waits for a part of another one keeps it.
+func TestShortEdgesBesideOthers(t *testing.T) {
+	m, _ := ortest.Parse(t, "model ir=10 opset=17\ngraph g {\n"+large+"u = Exp(t)\nr = Neg(x)\ns = Abs(x)\nout r float32[40,30]\nout s float32[40,30]\n}\n")
+	var err error
+	if m.Graph.Nodes, err = control.Erase(m.Graph, m.Graph.Nodes, 0); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, m, "r", 0, "u")
+	for _, n := range m.Graph.Nodes {
+		if n.Is("Size") && n.Inputs[0].Name == "u" {
+			wait(t, m, "s", 0, n.Outputs[0].Name)
+			break
+		}
+	}
+	want := operators(m)
+	shorten(t, m)
+	if got := operators(m); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
