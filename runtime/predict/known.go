@@ -150,11 +150,10 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 			return err
 		}
 		partsOfUnknown(n, declared)
-		follow.sliced(n, declared)
-		nothing := lost(n)
+		nothing := lost(n, follow)
 		if wasCast(n) {
 			var err error
-			if nothing, err = inferAsCast(r, n, original.inputs[n.Name()], declared); err != nil {
+			if nothing, err = inferAsCast(r, n, follow, original.inputs[n.Name()], declared); err != nil {
 				return err
 			}
 		}
@@ -173,7 +172,7 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 			if v == nil || v.IsOutput() {
 				continue
 			}
-			rank, ranked := len(v.Type.Shape), v.Type.Ranked && n.Is("TopK")
+			rank, ranked := len(v.Type.Shape), v.Type.Ranked && n.Is("TopK", "Slice")
 			v.Type = declared[v.Name]
 			if v.Type.DType == onnx.Undefined {
 				v.Type.DType = types[v].DType
@@ -184,23 +183,6 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 		}
 	}
 	return nil
-}
-
-// sliced leaves of what a Slice takes only the rank where a place, an axis or a step is neither an initializer
-// nor followed: then ONNX Runtime does not know the extents along other axes either, but for what the
-// file declares.
-func (f following) sliced(n *onnx.Node, declared map[string]onnx.Type) {
-	if !n.Is("Slice") || n.Out(0) == nil || n.Outputs[0].IsOutput() || !slices.ContainsFunc(n.Inputs[1:], func(v *onnx.Value) bool {
-		return v != nil && !v.Fixed() && !f.value(v)
-	}) {
-		return
-	}
-	v := n.Outputs[0]
-	if said := declared[v.Name]; said.Ranked {
-		v.Type = said
-	} else if v.Type.Ranked {
-		v.Type = onnx.TensorOf(v.Type.DType, make(onnx.Shape, len(v.Type.Shape)))
-	}
 }
 
 // partsOfUnknown leaves the extents of a Split's parts unknown along an axis whose extent is:
@@ -309,7 +291,7 @@ func wasCast(n *onnx.Node) bool {
 // read those; then pairs of casts go, to half and back, and what a node reads now
 // may be of unknown shape, but what was inferred stays. It reports whether the node is
 // lost even so.
-func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[string]onnx.Type) (bool, error) {
+func inferAsCast(r *infer.Result, n *onnx.Node, follow following, names []string, declared map[string]onnx.Type) (bool, error) {
 	now := make([]onnx.Type, len(n.Inputs))
 	for i, v := range n.Reads() {
 		now[i] = v.Type
@@ -328,23 +310,25 @@ func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[str
 	}
 	err := r.Node(n)
 	partsOfUnknown(n, declared)
-	nothing := lost(n)
+	nothing := lost(n, follow)
 	for i, v := range n.Reads() {
 		v.Type = now[i]
 	}
 	return nothing, err
 }
 
-// lost reports a node of whose outputs ONNX Runtime infers nothing (of TopK's
-// the rank): axes, sizes or a count that are not initializers, or a part of
-// unknown rank in a concatenation or before an operator of ofRank.
-func lost(n *onnx.Node) bool {
+// lost reports a node of whose outputs ONNX Runtime infers nothing (of TopK's and a Slice's
+// the rank): axes, sizes or a count that are not initializers, a Slice's places, axes or steps that
+// are not followed either, or a part of unknown rank in a concatenation or before an operator of ofRank.
+func lost(n *onnx.Node, follow following) bool {
 	if n.Domain() != "" {
 		return false
 	}
 	switch op := n.OpType(); {
 	case strings.HasPrefix(op, "Reduce"), op == "Split", op == "Squeeze", op == "Unsqueeze", op == "TopK":
 		return n.In(1) != nil && !n.In(1).Fixed()
+	case op == "Slice":
+		return slices.ContainsFunc(n.Inputs[1:], func(v *onnx.Value) bool { return v != nil && !v.Fixed() && !follow.value(v) })
 	case slices.Contains(ofRank, op):
 		return n.In(0) != nil && !n.In(0).Type.Ranked
 	case op == "Concat":
