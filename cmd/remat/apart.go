@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx/traits"
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -31,8 +32,8 @@ func drawOf(s *remat.Session) draw {
 	for _, n := range traits.Drawing(s.Model.Graph) {
 		a := n.Attr("seed")
 		d.seeds[fmt.Sprintf("%s %d %v", n.OpType(), a.GetI(), a.GetF())] = true
-		d.parts = d.parts || n.Origin().Pass == "batch"
 	}
+	d.parts = pipeline.DrawsApart(s.Model.Graph)
 	return d
 }
 

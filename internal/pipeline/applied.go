@@ -57,7 +57,7 @@ func (f *File) Applied() []string {
 // given, or draws otherwise, "" where every result keeps its bits.
 func (f *File) Rounding() string {
 	var why []string
-	if f.drawsApart() {
+	if DrawsApart(f.Variant.Model.Graph) {
 		return fmt.Sprintf("results are of other random numbers: each of %d micro-batches draws its own", f.Variant.Divided.Batch)
 	}
 	for _, r := range f.Reports {
@@ -77,9 +77,9 @@ func (f *File) Rounding() string {
 	return "results may differ in the last bits: " + strings.Join(why, ", ")
 }
 
-// drawsApart reports random numbers that each micro-batch draws for itself.
-func (f *File) drawsApart() bool {
-	return slices.ContainsFunc(traits.Drawing(f.Variant.Model.Graph), func(n *onnx.Node) bool { return n.Origin().Pass == "batch" })
+// DrawsApart reports random numbers that each micro-batch draws for itself.
+func DrawsApart(g *onnx.Graph) bool {
+	return slices.ContainsFunc(traits.Drawing(g), func(n *onnx.Node) bool { return n.Origin().Pass == "batch" })
 }
 
 // halvesOnCPU reports a graph that was given with half values, for the CPU. Most of its

@@ -153,15 +153,16 @@ func (w *rewriting) passed(name string) error { return w.variant.Options.After.S
 func (w *rewriting) executed() []int {
 	at := onnx.Places(w.target.Instances)
 	list := make([]int, 0, len(at))
-	for _, n := range w.order {
-		for _, gone := range w.before[n] {
-			if i, ok := at[gone]; ok {
-				list = append(list, i)
-			}
-		}
+	runs := func(n *onnx.Node) {
 		if i, ok := at[n]; ok {
 			list = append(list, i)
 		}
+	}
+	for _, n := range w.order {
+		for _, gone := range w.before[n] {
+			runs(gone)
+		}
+		runs(n)
 	}
 	return list
 }
