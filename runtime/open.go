@@ -11,10 +11,11 @@ package runtime
 
 import (
 	"errors"
-	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -118,15 +119,17 @@ func (e *Engine) ownFormat(lean []byte, m *onnx.Model, o ort.SessionOptions) (*o
 		return nil, err
 	}
 	defer ort.DropTemporary(dir)
-	save := e.withoutIdle(o, m.Graph)
+	save := e.withoutIdle(o, m.Graph).WithConfig(ort.OwnFormat)
 	save.Purpose, save.OptimizedPath = "optimize", filepath.Join(dir, "model.ort")
-	save.Config = maps.Clone(ort.OwnFormat)
-	maps.Copy(save.Config, o.Config)
 	if err := e.save(lean, folderOf(m), save); err != nil {
 		return nil, err
 	}
 	o.Level, o.DisabledOptimizers, o.Dims = 0, nil, nil
-	return e.Env.NewSessionFromOwnFormat(save.OptimizedPath, o)
+	mapped, err := onnx.MapFile(save.OptimizedPath)
+	if err != nil {
+		return nil, err
+	}
+	return e.Env.NewSessionFromOwnFormat(mapped, func() { unix.Munmap(mapped) }, o)
 }
 
 // weightsInside is the size of the initializers that lie in the model itself, in bytes.
@@ -153,7 +156,7 @@ func (e *namedError) Unwrap() error { return e.error }
 
 // named puts the names that nodes have in the file into an error of ONNX Runtime's.
 func (o *opener) named(err error) error {
-	if err == nil || o.nodes == nil {
+	if err == nil || o.nodes == nil || !failed.MatchString(err.Error()) {
 		return err
 	}
 	names := o.nodes()

@@ -12,7 +12,6 @@ package runtime
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -374,10 +373,7 @@ func (e *Engine) optimize(model []byte, folder string, o ort.SessionOptions) ([]
 func (e *Engine) save(model []byte, folder string, o ort.SessionOptions) error {
 	o.Allocator = ort.NoArena
 	o.Unplanned = o.Provider != ort.CUDA // which knows no parallel execution
-	config := map[string]string{keyNoPacking: "1", keySpinning: "0"}
-	maps.Copy(config, o.Config)
-	o.Config = config
-	s, err := e.sessionOf(model, folder, o)
+	s, err := e.sessionOf(model, folder, o.WithConfig(map[string]string{keyNoPacking: "1", keySpinning: "0"}))
 	if err != nil {
 		return unsaved(err, o.OptimizedPath, len(model))
 	}
@@ -400,9 +396,7 @@ func unsaved(err error, path string, bytes int) error {
 // the folder, if there is one.
 func (e *Engine) sessionOf(model []byte, folder string, o ort.SessionOptions) (*ort.Session, error) {
 	if folder != "" {
-		config := map[string]string{keyModelFolder: folder}
-		maps.Copy(config, o.Config)
-		o.Config = config
+		o = o.WithConfig(map[string]string{keyModelFolder: folder})
 	}
 	return e.Env.NewSessionFromBytes(model, o)
 }

@@ -122,6 +122,14 @@ const (
 // own format.
 var OwnFormat = map[string]string{"session.save_model_format": ownFormat}
 
+// WithConfig is the options with these configuration entries too, where they have none of their own.
+func (o SessionOptions) WithConfig(config map[string]string) SessionOptions {
+	config = maps.Clone(config)
+	maps.Copy(config, o.Config)
+	o.Config = config
+	return o
+}
+
 // A ProviderError says why a provider cannot be used, and what to do.
 type ProviderError struct {
 	Provider Provider

@@ -16,7 +16,6 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"time"
 	"unsafe"
@@ -78,44 +77,20 @@ func (e *Environment) NewSessionFromBytes(model []byte, o SessionOptions) (*Sess
 	})
 }
 
-// NewSessionFromOwnFormat loads a model from a file in ONNX Runtime's own format, as a session
-// saved it (OwnFormat), without optimizing it. The file is mapped for as long as the session and
-// what it returned live, as constants lie in it, and may be removed at once; its pages take no
-// memory but where a constant is read.
-func (e *Environment) NewSessionFromOwnFormat(path string, o SessionOptions) (*Session, error) {
-	model, err := mapFile(path)
+// NewSessionFromOwnFormat loads a model in ONNX Runtime's own format, as a session saved it
+// (OwnFormat), without optimizing it. Its constants stay where they are, in the mapped file that
+// the bytes are: release ends the mapping once the session and what it returned are closed, or at once
+// after an error. Till then only pages that are read take memory.
+func (e *Environment) NewSessionFromOwnFormat(model []byte, release func(), o SessionOptions) (*Session, error) {
+	o = o.WithConfig(map[string]string{keyLoadFormat: ownFormat, keyBytesDirectly: "1", keyBytesForInitializers: "1"})
+	s, err := e.NewSessionFromBytes(model, o)
 	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", path, err)
+		release()
+		return nil, err
 	}
-	config := map[string]string{keyLoadFormat: ownFormat, keyBytesDirectly: "1", keyBytesForInitializers: "1"}
-	maps.Copy(config, o.Config)
-	o.Config = config
-	s, err := e.newSession(o, func(so *C.OrtSessionOptions, out **C.OrtSession) *C.OrtStatus {
-		return C.ortCreateSessionFromArray(e.env, unsafe.Pointer(&model[0]), C.size_t(len(model)), so, out)
-	})
-	if err != nil {
-		return nil, errors.Join(err, unix.Munmap(model))
-	}
-	s.keep = append(s.keep, newKeeper(func() { unix.Munmap(model) }))
+	s.keep = append(s.keep, newKeeper(release))
 	unix.Madvise(model, unix.MADV_DONTNEED) // if it cannot, they stay
 	return s, nil
-}
-
-// mapFile maps a file that is not empty for reading.
-func mapFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() == 0 || info.Size() != int64(int(info.Size())) {
-		return nil, fmt.Errorf("%d bytes cannot be mapped", info.Size())
-	}
-	return unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
 }
 
 type createFunc func(*C.OrtSessionOptions, **C.OrtSession) *C.OrtStatus
