@@ -33,6 +33,11 @@ func orderStands(t *testing.T, what string, r *File) {
 	if r.written == nil {
 		return
 	}
+	for _, of := range r.Reports {
+		if n := len(r.Model.Graph.Nodes); of.Pass == "schedule" && of.Requested != n {
+			t.Errorf("%s: %d nodes are said to be in order, of %d", what, of.Requested, n)
+		}
+	}
 	if !slices.Equal(r.Plan.Schedule, r.written.ran) {
 		t.Errorf("%s: the file runs another schedule than the plan has", what)
 	}

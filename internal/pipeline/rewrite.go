@@ -167,10 +167,18 @@ func (w *rewriting) executed() []int {
 	return list
 }
 
-// shorten brings the edges of the scheduled graph into their short form.
+// shorten brings the edges of the scheduled graph into their short form; nodes that are gone
+// are none of the schedule's.
 func (w *rewriting) shorten() {
+	was := len(w.order)
 	var before map[*onnx.Node][]*onnx.Node
 	w.order, before = control.Shorten(w.model, w.order)
+	for i := range w.scheduled {
+		if r := &w.scheduled[i]; r.Pass == "schedule" {
+			r.Requested -= was - len(w.order)
+			r.Applied -= was - len(w.order)
+		}
+	}
 	for n, gone := range before {
 		if w.before == nil {
 			w.before = map[*onnx.Node][]*onnx.Node{}
