@@ -6,7 +6,7 @@ step lies, over its live peak; "reserved" is what the session's allocator took i
 beside predicted; "arena / live" is what ONNX Runtime's arena reserves for the same step, set up as
 suits it. "process" is the most that the process held, less what it held as the program
 started, over the total: parameters, optimizer state, feeds, and what is reserved, as predicted. It has
-ONNX Runtime's graph in it, some 4 kB a node, which outweighs a small model. "beyond MB" is the
+ONNX Runtime's graph in it, some 3 kB a node, which outweighs a small model. "beyond MB" is the
 difference of the two in place of the ratio; below 0, what the program gave back of its start is more than what
 came to be beside the total. The start is 24 to 37 MB for the same peak, by how the system caches the program's file: least
 where the file was just built, and then "beyond" reads up to 13 MB more. The time of a step beside one in the arena is
