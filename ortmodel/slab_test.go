@@ -138,6 +138,42 @@ func TestPackSearches(t *testing.T) {
 	}
 }
 
+// TestPackMany: of a trace of many buffers those are searched over that live when the most does, which
+// leaves less unused for the same work, or for less.
+func TestPackMany(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	few, many := int64(0), int64(0)
+	for range 4 {
+		var requests []Request
+		for part := range 20 { // one in the middle holds the most
+			held := map[int]bool{}
+			for _, q := range multiples(r, 500) {
+				if q.ID += 500 * part; part != 10 {
+					q.Bytes /= 2
+				}
+				requests, held[q.ID] = append(requests, q), q.Alloc
+			}
+			for id, alive := range held {
+				if alive {
+					requests = append(requests, Request{ID: id})
+				}
+			}
+		}
+		round := packRound{packMost, packWork / 4, packRest}
+		searched := HostSlab.pack(requests, round)
+		if _, buffers := HostSlab.lifetimes(requests); len(buffers) < 9*packMost {
+			t.Fatalf("%d buffers are not many", len(buffers))
+		}
+		round.most = math.MaxInt
+		all := HostSlab.pack(requests, round)
+		t.Logf("%d live, %d packed, %d where all were searched over", searched.Peak, searched.Size, all.Size)
+		few, many = few+searched.Size-searched.Peak, many+all.Size-all.Peak
+	}
+	if few > many/2 {
+		t.Errorf("%d bytes unused, %d where all were searched over", few, many)
+	}
+}
+
 // TestPackGivesUp: a trace of many buffers takes a bounded amount of work.
 func TestPackGivesUp(t *testing.T) {
 	var requests []Request
@@ -153,7 +189,7 @@ func TestPackGivesUp(t *testing.T) {
 // are, is packed within a fiftieth of its live peak, where the first two rounds fail.
 func TestPackHard(t *testing.T) {
 	requests := multiples(rand.New(rand.NewPCG(3, 4)), 2000)
-	short := HostSlab.pack(requests, packRound{roughWork, packShare}, packRound{packWork, packShare})
+	short := HostSlab.pack(requests, rounds[:len(rounds)-1]...)
 	if short.Size <= short.Peak+short.Peak/packFar {
 		t.Fatalf("the first two rounds need %d for %d: the trace is too easy", short.Size, short.Peak)
 	}
