@@ -2,6 +2,7 @@ package planner
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -61,6 +62,8 @@ type bound struct {
 	held    [][]int
 	made    []int64
 	outputs int64
+	// counted[r] is the op for which root r was counted last, and one more.
+	counted []int
 	// pages are the memory of sets, of which so many are used.
 	pages []bitset
 	used  int
@@ -82,7 +85,7 @@ const boundBlock = 2048
 
 func newBound(ix *index) *bound {
 	n := len(ix.reads)
-	b := &bound{ix: ix, held: make([][]int, n), made: make([]int64, n)}
+	b := &bound{ix: ix, held: make([][]int, n), made: make([]int64, n), counted: make([]int, len(ix.root))}
 	for from := 0; from < n; from += boundBlock {
 		b.hold(from, min(n-from, boundBlock))
 	}
@@ -202,15 +205,14 @@ func (ix *index) canRepeat(op int) bool {
 	return op >= 0 && ix.p.Ops[op].Forward && ix.p.Ops[op].Recomputable && !ix.captured[op]
 }
 
-// at returns the bytes that exist when op runs for the first time.
+// at returns the bytes that exist when op runs for the first time; it is asked once for each.
 func (b *bound) at(op int) int64 {
 	ix := b.ix
-	seen := make(map[int]bool)
 	sum := b.made[op]
 	add := func(r int) {
 		val := &ix.p.Graph.Values[r]
-		if ix.producer[r] >= 0 && val.Kind != ortmodel.Bound && !seen[r] {
-			seen[r] = true
+		if ix.producer[r] >= 0 && val.Kind != ortmodel.Bound && b.counted[r] != op+1 {
+			b.counted[r] = op + 1
 			sum += val.Bytes
 		}
 	}
@@ -223,14 +225,12 @@ func (b *bound) at(op int) int64 {
 		add(r)
 	}
 	n := &ix.p.Graph.Nodes[op]
-	shared := make(map[int]bool)
-	for _, pair := range append(append([]ortmodel.Pair{}, n.Alias...), n.InPlace...) {
-		if n.Inputs[pair.Input] >= 0 {
-			shared[pair.Output] = true
-		}
+	shared := func(output int) bool {
+		shares := func(pair ortmodel.Pair) bool { return pair.Output == output && n.Inputs[pair.Input] >= 0 }
+		return slices.ContainsFunc(n.Alias, shares) || slices.ContainsFunc(n.InPlace, shares)
 	}
 	for k, v := range n.Outputs {
-		if v >= 0 && (!shared[k] || ix.p.Graph.Values[v].Kind == ortmodel.Output) {
+		if v >= 0 && (ix.p.Graph.Values[v].Kind == ortmodel.Output || !shared(k)) {
 			add(v)
 		}
 	}
