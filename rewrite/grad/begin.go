@@ -5,7 +5,9 @@ package grad
 // Keras and others begin a recurrence with a state of zeros, which an exporter writes as an
 // initializer where the size of the batch is fixed: a gradient reaches it, and it is no
 // parameter. It is an input of the node (ONNX operators RNN, GRU, LSTM), or what a Loop or a
-// Scan carries and its body changes; weights are carried, too, and handed on as they are.
+// Scan carries and its body changes; weights are carried, too, and handed on as they are. Where the
+// steps are written out, as jax2onnx writes a cell that is called several times, the state has a row a sample, and
+// is multiplied with weights or with what else has a row a sample.
 //
 // These nodes have two biases, which are added; an exporter whose layer has one leaves the
 // other zeros.
@@ -13,6 +15,7 @@ package grad
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -20,12 +23,52 @@ import (
 // beginnings are the initializers of zeros that are nothing but such states.
 func beginnings(g *onnx.Graph) map[*onnx.Value]bool {
 	list := map[*onnx.Value]bool{}
+	samples := samplesOf(g)
 	for _, v := range g.Initializers {
-		if v.Type.DType.IsFloat() && len(v.Uses()) > 0 && servesOnly(v, isState) && v.IsZero() {
+		if v.Type.DType.IsFloat() && len(v.Uses()) > 0 && (servesOnly(v, isState) || beginsRows(v, samples)) && v.IsZero() {
 			list[v] = true
 		}
 	}
 	return list
+}
+
+// samplesOf is the first extent of all inputs that have one, none where they differ.
+func samplesOf(g *onnx.Graph) (samples onnx.Dim) {
+	for _, v := range g.Inputs {
+		switch s := v.Type.Shape; {
+		case len(s) == 0 || v.IsConstant():
+		case samples == (onnx.Dim{}):
+			samples = s[0]
+		case s[0] != samples:
+			return onnx.Dim{}
+		}
+	}
+	return samples
+}
+
+// beginsRows reports what has a row a sample, and is only read as a recurrence's state is: as the left factor of
+// a product with weights, or beside what has as many rows.
+func beginsRows(v *onnx.Value, samples onnx.Dim) bool {
+	s := v.Type.Shape
+	if len(s) < 2 || samples == (onnx.Dim{}) || s[0] != samples {
+		return false
+	}
+	one := samples.Is(1) // as a scale of channels has a row, too
+	times := false
+	return servesOnly(v, func(u onnx.Use) bool {
+		n := u.Node
+		switch {
+		case n.Is("MatMul") && u.Index == 0, n.Is("Gemm") && u.Index == 0 && n.Int("transA", 0) == 0:
+			times = true
+			w := n.In(1).Behind("Cast", "Transpose", "Identity")
+			return w.Init != nil
+		case n.Is("Mul", "Add", "Sub") && len(n.Inputs) == 2:
+			times = times || n.Is("Mul") && !one
+			other := n.In(1 - u.Index)
+			return other.Producer != nil && (!other.Type.Ranked || slices.Equal(other.Type.Shape, n.In(u.Index).Type.Shape))
+		}
+		return false
+	}) && times
 }
 
 // isState reports that a recurrence begins with what it reads there.

@@ -778,6 +778,7 @@ func TestUnknownShapeOfData(t *testing.T) {
 func TestBeginnings(t *testing.T) {
 	const (
 		gru  = "init W float32[1,3,2] = [1,2,3,4,5,6]\ninit R float32[1,3,1] = [1,2,3]\ny, h = GRU(x, W, R, _, _, s) {hidden_size=1}\nq = Mul(h, h)"
+		cell = "init w float32[2,2] = [1,2,3,4]\ninit u float32[3,2] = [1,2,3,4,5,6]\na = MatMul(s, w)\nb = MatMul(x1, u)\nc = Add(a, b)\nd = Tanh(c)\nq = Mul(d, d)"
 		scan = `init w float32[2] = [1,2]
 f, o = Scan(s, x) {num_scan_inputs=1, body=graph body {
   in c float32[3,2]
@@ -797,18 +798,30 @@ q = Mul(p, p)`
 		producer          string
 		trained           bool
 	}{
-		"a GRU's zeros":        {"float32[1,3,1] = [0,0,0]", "s", gru, "", false},
-		"reshaped":             {"float32[3,1] = [0,0,0]", "z", "init to int64[3] = [1,3,1]\ns = Reshape(z, to)\n" + gru, "", false},
-		"a GRU's numbers":      {"float32[1,3,1] = [0,1,0]", "s", gru, "", true},
-		"a variable of TF":     {"float32[1,3,1] = [0,0,0]", "h/ReadVariableOp:0", "s = Identity(h/ReadVariableOp:0)\n" + gru, "tf2onnx", true},
-		"of a module":          {"float32[1,3,1] = [0,0,0]", "rnn.h0", "s = Identity(rnn.h0)\n" + gru, "pytorch", true},
-		"what a Scan carries":  {"float32[3,2] = [0,0,0,0,0,0]", "s", fmt.Sprintf(scan, "g"), "", false},
-		"what a Scan hands on": {"float32[3,2] = [0,0,0,0,0,0]", "s", fmt.Sprintf(scan, "k"), "", true},
-		"read by others too":   {"float32[1,3,1] = [0,0,0]", "s", "init one float32[1] = [1]\nx = Add(x0, s)\n" + gru, "", true},
+		"a GRU's zeros":                  {"float32[1,3,1] = [0,0,0]", "s", gru, "", false},
+		"reshaped":                       {"float32[3,1] = [0,0,0]", "z", "init to int64[3] = [1,3,1]\ns = Reshape(z, to)\n" + gru, "", false},
+		"a GRU's numbers":                {"float32[1,3,1] = [0,1,0]", "s", gru, "", true},
+		"a variable of TF":               {"float32[1,3,1] = [0,0,0]", "h/ReadVariableOp:0", "s = Identity(h/ReadVariableOp:0)\n" + gru, "tf2onnx", true},
+		"of a module":                    {"float32[1,3,1] = [0,0,0]", "rnn.h0", "s = Identity(rnn.h0)\n" + gru, "pytorch", true},
+		"what a Scan carries":            {"float32[3,2] = [0,0,0,0,0,0]", "s", fmt.Sprintf(scan, "g"), "", false},
+		"what a Scan hands on":           {"float32[3,2] = [0,0,0,0,0,0]", "s", fmt.Sprintf(scan, "k"), "", true},
+		"a row a sample, times weights":  {"float32[2,2] = [0,0,0,0]", "s", cell, "", false},
+		"beside what has a row a sample": {"float32[2,2] = [0,0,0,0]", "s", "init w float32[3,2] = [1,2,3,4,5,6]\nl2 = MatMul(x1, w)\nq0 = Mul(l2, s)\nq = Exp(q0)", "", false},
+		"one sample's scale":             {"float32[1,2] = [0,0]", "s", "init w float32[3,2] = [1,2,3,4,5,6]\nl = MatMul(x2, w)\nq0 = Mul(l, s)\nq = Exp(q0)", "", true},
+		"a row a sample, of a module":    {"float32[2,2] = [0,0,0,0]", "rnn.h0", "s = Identity(rnn.h0)\n" + cell, "pytorch", true},
+		"as many rows as no sample":      {"float32[3,2] = [0,0,0,0,0,0]", "s", "init w float32[2,2] = [1,2,3,4]\na = MatMul(s, w)\nb = MatMul(x1, a)\nq = Exp(b)", "", true},
+		"a right factor":                 {"float32[2,2] = [0,0,0,0]", "s", "init w float32[3,2] = [1,2,3,4,5,6]\na = MatMul(x1, w)\nb = MatMul(a, s)\nq = Exp(b)", "", true},
+		"read by others too":             {"float32[1,3,1] = [0,0,0]", "s", "init one float32[1] = [1]\nx = Add(x0, s)\n" + gru, "", true},
 	} {
 		in := "in x float32[2,3,2]\n"
+		if strings.Contains(c.body, "x1") {
+			in = "in x1 float32[2,3]\n"
+		}
 		if strings.Contains(c.body, "x0") {
 			in = "in x0 float32[2,3,2]\n"
+		}
+		if strings.Contains(c.body, "x2") {
+			in = "in x2 float32[1,3]\n"
 		}
 		m := parseGraph(t, in+"init "+c.name+" "+c.state+"\n"+c.body+"\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
 		m.Proto.ProducerName = &c.producer
