@@ -15,7 +15,6 @@ package grad
 import (
 	"bytes"
 	"fmt"
-	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -24,8 +23,25 @@ import (
 func beginnings(g *onnx.Graph) map[*onnx.Value]bool {
 	list := map[*onnx.Value]bool{}
 	samples := samplesOf(g)
+	var factor *onnx.Value // one of a row a sample
+	var beside []*onnx.Value
 	for _, v := range g.Initializers {
-		if v.Type.DType.IsFloat() && len(v.Uses()) > 0 && (servesOnly(v, isState) || beginsRows(v, samples)) && v.IsZero() {
+		if !v.Type.DType.IsFloat() || len(v.Uses()) == 0 || !v.IsZero() {
+			continue
+		}
+		rows, times := beginsRows(v, samples)
+		switch {
+		case servesOnly(v, isState):
+			list[v] = true
+		case rows && times:
+			list[v] = true
+			factor = v
+		case rows:
+			beside = append(beside, v)
+		}
+	}
+	for _, v := range beside { // an LSTM has two
+		if factor != nil && v.Type.Shape.Equal(factor.Type.Shape) {
 			list[v] = true
 		}
 	}
@@ -47,28 +63,25 @@ func samplesOf(g *onnx.Graph) (samples onnx.Dim) {
 }
 
 // beginsRows reports what has a row a sample, and is only read as a recurrence's state is: as the left factor of
-// a product with weights, or beside what has as many rows.
-func beginsRows(v *onnx.Value, samples onnx.Dim) bool {
+// a product with weights, or beside what has as many rows. times: somewhere as such a factor.
+func beginsRows(v *onnx.Value, samples onnx.Dim) (rows, times bool) {
 	s := v.Type.Shape
 	if len(s) < 2 || samples == (onnx.Dim{}) || s[0] != samples {
-		return false
+		return false, false
 	}
-	one := samples.Is(1) // as a scale of channels has a row, too
-	times := false
-	return servesOnly(v, func(u onnx.Use) bool {
+	rows = servesOnly(v, func(u onnx.Use) bool {
 		n := u.Node
 		switch {
 		case n.Is("MatMul") && u.Index == 0, n.Is("Gemm") && u.Index == 0 && n.Int("transA", 0) == 0:
 			times = true
-			w := n.In(1).Behind("Cast", "Transpose", "Identity")
-			return w.Init != nil
+			return n.In(1).Behind("Cast", "Transpose", "Identity").Init != nil
 		case n.Is("Mul", "Add", "Sub") && len(n.Inputs) == 2:
-			times = times || n.Is("Mul") && !one
 			other := n.In(1 - u.Index)
-			return other.Producer != nil && (!other.Type.Ranked || slices.Equal(other.Type.Shape, n.In(u.Index).Type.Shape))
+			return other.Producer != nil && (!other.Type.Ranked || other.Type.Shape.Equal(n.In(u.Index).Type.Shape))
 		}
 		return false
-	}) && times
+	})
+	return rows, times
 }
 
 // isState reports that a recurrence begins with what it reads there.

@@ -90,6 +90,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Source: FromContent, Reason: "a grid of coordinates: each rises or falls along an axis of its own, and no other changes it"}
 	case !elementwiseOnly(v):
 		return Decision{Trained: true, Source: FromUse, Reason: "a gradient reaches it"}
+	case !c.names.variable(v.Name) && addedBias(v):
+		return Decision{Trained: true, Source: FromUse, Reason: "the bias of a layer, which is added behind its product"}
 	}
 	if look := constantLook(v); look != "" {
 		return Decision{Source: FromContent, Reason: look}
@@ -206,6 +208,56 @@ func ofOneColumn(v *onnx.Value) bool {
 	}
 	dims := w.Init.Dims()
 	return axis < len(dims) && dims[axis] == 1 && (len(dims) == 2 || n.Is("Conv"))
+}
+
+// addedBias reports a number a channel that is only added to what a convolution or a product with weights
+// returns that adds none itself, as Paddle writes the biases of convolutions.
+func addedBias(v *onnx.Value) bool {
+	return len(v.Uses()) > 0 && servesOnly(v, func(u onnx.Use) bool {
+		if !u.Node.Is("Add") || len(u.Node.Inputs) != 2 {
+			return false
+		}
+		n := u.Node.In(1-u.Index).Behind("Identity", "Cast").Producer
+		if n == nil || !n.Is("Conv", "ConvTranspose", "MatMul") || n.In(2) != nil {
+			return false
+		}
+		channels, behind, ok := channelsOf(n)
+		s := u.Node.In(u.Index).Type.Shape
+		if !ok || channels < 2 || len(s) <= behind || !s[len(s)-1-behind].Is(channels) {
+			return false
+		}
+		return s.Elements().Is(channels)
+	})
+}
+
+// channelsOf is how many channels a convolution or a product with weights returns, and how many axes are
+// behind theirs.
+func channelsOf(n *onnx.Node) (channels int64, behind int, ok bool) {
+	w := n.In(1).Behind("Cast", "Identity")
+	axis := 0
+	switch {
+	case n.Is("ConvTranspose"):
+		axis = 1
+	case n.Is("MatMul"):
+		axis = 1
+		if by := w.Producer; by != nil && by.Is("Transpose") {
+			w, axis = by.In(0), 0
+		}
+	}
+	if w == nil || w.Init == nil {
+		return 0, 0, false
+	}
+	dims := w.Init.Dims()
+	if n.Is("MatMul") {
+		return dims[min(axis, len(dims)-1)], 0, len(dims) == 2
+	}
+	if len(dims) < 3 {
+		return 0, 0, false
+	}
+	if channels = dims[axis]; n.Is("ConvTranspose") {
+		channels *= n.Int("group", 1)
+	}
+	return channels, len(dims) - 2, true
 }
 
 // freshBias reports zeros that are only read as a layer's bias, beside a matrix that was computed
