@@ -153,3 +153,42 @@ func TestNormsOfTwoTypes(t *testing.T) {
 		}
 	}
 }
+
+// TestGridOfAnotherType: a GridSample may have a grid of another type than its image, as TorchScript's
+// exporter writes one that divides by integers. Both get the gradients of the model in one type.
+func TestGridOfAnotherType(t *testing.T) {
+	for _, attributes := range []string{"", " {mode=\"cubic\", padding_mode=\"border\"}", " {padding_mode=\"reflection\", align_corners=1}"} {
+		gradients := func(image, grid string) map[string][]float64 {
+			to, err := onnx.ParseDType(image)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := parseGraph(t, "in x float32[1,2,3,4]\ninit w "+image+"[2,3,4] = [3,1,-2,4,0.5,2,-1,3,1,0,2,-3,4,1,-2,2,0.3,1,2,3,-1,-2,0,1]\n"+
+				"init g "+grid+"[1,2,3,2] = [-0.5,0.35,0.02,-0.35,0.5,1.66,-1.5,0.3,1.52,-0.3,0.01,-1.65]\n"+
+				fmt.Sprintf("xc = Cast(x) {to=%d}\n", to)+"i = Mul(xc, w)\ny = GridSample(i, g)"+attributes+
+				"\nf32 = Cast(y) {to=1}\nq = Mul(f32, f32)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+			res, err := Differentiate(m, Options{Params: []string{"w", "g"}})
+			if err != nil {
+				t.Fatalf("%s image, %s grid%s: %v", image, grid, attributes, err)
+			}
+			values := maps.Collect(res.Values())
+			ones := make([]float64, 24)
+			for i := range ones {
+				ones[i] = 1 + float64(i%3)/4
+			}
+			values["x"] = onnx.FloatTensor(onnx.Float32, ones, 1, 2, 3, 4)
+			return ortest.Run(t, m, 1, values)
+		}
+		want := gradients("float32", "float32")
+		for _, types := range [][2]string{{"float32", "float64"}, {"float64", "float32"}} {
+			got := gradients(types[0], types[1])
+			for _, name := range []string{"loss", "w.grad", "g.grad"} {
+				for i, v := range want[name] {
+					if !(math.Abs(got[name][i]-v) <= 1e-5*(math.Abs(v)+1)) {
+						t.Errorf("%s image, %s grid%s: element %d of %s is %v, in one type %v", types[0], types[1], attributes, i, name, got[name][i], v)
+					}
+				}
+			}
+		}
+	}
+}

@@ -87,8 +87,8 @@ func (s *sampler) sum(image, full *onnx.Value, taps [][]tap, index, weight *onnx
 	c := s.c
 	if len(taps) == 0 {
 		y := c.Op("GatherElements", build.In(image, c.Do("Expand", index, full)), onnx.IntAttr("axis", 2))
-		if weight != nil {
-			y = c.Do("Mul", y, weight)
+		if weight != nil { // of the grid's type, which may be another one
+			y = c.Do("Mul", y, c.cast(weight, y.Type.DType))
 		}
 		return y
 	}

@@ -508,17 +508,21 @@ func perSample(r *Region, n *onnx.Node) (bool, error) {
 	})
 }
 
-// resized: sample by sample, where the batch keeps its extent. The sizes of a part are set
-// per part.
+// resized: along an axis that keeps its extent each place follows from itself alone. A window cut
+// along with it says of all places where they come from. The sizes of a part are set per part.
 func resized(r *Region, n *onnx.Node) (bool, error) {
 	from, to := n.Inputs[0].Type.Shape, n.Outputs[0].Type.Shape
-	switch {
-	case from[0] != to[0]:
-		return false, errors.New("resizes the split axis")
-	case n.In(3) != nil && n.Str("keep_aspect_ratio_policy", "stretch") != "stretch":
-		return false, errors.New("its sizes follow from each other")
-	}
-	return perSample(r, n)
+	return r.passes(n, func(a int64) error {
+		switch {
+		case from[a] != to[a]:
+			return errors.New("resizes the split axis")
+		case a > 0 && n.Str("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+			return errors.New("cuts a window along the split axis")
+		case n.In(3) != nil && n.Str("keep_aspect_ratio_policy", "stretch") != "stretch":
+			return errors.New("its sizes follow from each other")
+		}
+		return nil
+	})
 }
 
 // byStatistics: by those that it is given, not by the batch's.
