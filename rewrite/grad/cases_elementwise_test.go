@@ -42,6 +42,7 @@ var elementwiseCases = []gradCase{
 	{row: "Pow", name: "cube", body: "in a F[2,3]\ninit n F[] = 3\ny = Pow(a, n)"},
 	{row: "Pow", name: "root", body: "in a F[2,3]\ninit n F[] = 0.5\ny = Pow(a, n)", lo: 0.5, hi: 2},
 	{row: "Pow", name: "variable", body: "in a F[2,3]\nin n F[3]\ny = Pow(a, n)", lo: 0.5, hi: 2},
+	{row: "Pow", name: "variable, of another type", body: "in a F[2,3]\nin u F[3]\nn = Cast(u) {to=1}\ny = Pow(a, n)", lo: 0.5, hi: 2, tol: 5e-3},
 	{row: "Pow", name: "fourth", body: "in a F[2,3]\ninit n int64[] = 4\ny = Pow(a, n)"},
 	{row: "Pow", name: "fifth, of 32 bits", body: "in a F[2,3]\ninit n int32[] = 5\ny = Pow(a, n)"},
 	{row: "Pow", name: "integer", body: "in a F[2,3]\ninit n int64[3] = [1, 2, 4]\ny = Pow(a, n)"},

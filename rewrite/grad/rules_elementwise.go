@@ -143,7 +143,7 @@ func gradPow(c *Context) {
 	if c.Needs(1) {
 		// At x <= 0 the logarithm does not exist; a zero stands for it.
 		safe := c.Where(c.Do("Greater", x, c.Scalar(x, 0)), x, c.Scalar(x, 1))
-		c.AddBroadcast(1, c.Times(c.Times(g, c.Out(0)), c.Do("Log", safe)))
+		c.AddBroadcast(1, c.CastTo(c.Times(c.Times(g, c.Out(0)), c.Do("Log", safe)), n))
 	}
 }
 
