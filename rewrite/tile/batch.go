@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,14 +43,18 @@ func Batch(m *onnx.Model, feeds []*onnx.Value, axis int) (*Region, error) {
 	for _, v := range feeds {
 		divided[v] = sharding(axis)
 	}
+	held := map[*onnx.Node]bool{}
 	for {
-		first, err := batchRegion(m, feeds, divided, false)
+		first, err := batchRegion(m, feeds, divided, held, false)
 		if err == nil {
 			return first, nil
 		}
-		r, why := batchRegion(m, feeds, divided, true)
+		r, why := batchRegion(m, feeds, divided, held, true)
 		if why == nil {
 			return r, nil
+		}
+		if hold(m.Graph, held, err) || hold(m.Graph, held, why) {
+			continue
 		}
 		if r == nil { // nothing is left beside what is computed whole
 			r = first
@@ -69,9 +74,41 @@ func Batch(m *onnx.Model, feeds []*onnx.Value, axis int) (*Region, error) {
 	}
 }
 
-// batchRegion is one attempt of Batch, which comes with what it found where it fails; counts: what
-// countedWhole finds stays out of the region.
-func batchRegion(m *onnx.Model, feeds []*onnx.Value, divided map[*onnx.Value]sharding, counts bool) (*Region, error) {
+// hold adds the node for which an attempt failed to those that are held out of the region, with what leads
+// there, where that is constants alone: it is computed whole, and cut where it is read. So are the angles
+// of positions on several axes, which an exporter puts in their places one by one for a batch that
+// is a number. It reports whether there is anything new.
+func hold(g *onnx.Graph, held map[*onnx.Node]bool, failed error) bool {
+	var skip *SkipError
+	if !errors.As(failed, &skip) {
+		return false
+	}
+	fixed := map[*onnx.Value]bool{}
+	for _, n := range g.Nodes {
+		if !fromConstants(n, fixed, math.MaxInt64) {
+			continue
+		}
+		fixed[n.Outputs[0]] = true
+		if n.Label() != skip.What || held[n] {
+			continue
+		}
+		for leads := []*onnx.Node{n}; len(leads) > 0; {
+			at := leads[len(leads)-1]
+			leads, held[at] = leads[:len(leads)-1], true
+			for _, v := range at.Inputs {
+				if v != nil && v.Producer != nil && !held[v.Producer] {
+					leads = append(leads, v.Producer)
+				}
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// batchRegion is one attempt of Batch, which comes with what it found where it fails; held stays
+// out of the region, and where counts is set what countedWhole finds.
+func batchRegion(m *onnx.Model, feeds []*onnx.Value, divided map[*onnx.Value]sharding, held map[*onnx.Node]bool, counts bool) (*Region, error) {
 	r := emptyRegion(m, batchPass, onnx.Places(m.Graph.Nodes))
 	r.more = batchRules
 	for _, v := range feeds {
@@ -85,9 +122,9 @@ func batchRegion(m *onnx.Model, feeds []*onnx.Value, divided map[*onnx.Value]sha
 		return nil, &SkipError{"batch", "no feed has a batch axis"}
 	}
 	r.samples, _ = feeds[0].Type.Shape[divided[feeds[0]]].Int()
-	whole := map[*onnx.Node]bool{}
+	whole := maps.Clone(held)
 	if counts {
-		whole = r.countedWhole(feeds)
+		maps.Copy(whole, r.countedWhole(feeds))
 	}
 	r.enter(whole)
 	if len(r.in) == 0 {

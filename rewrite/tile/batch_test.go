@@ -231,6 +231,38 @@ func TestBatchRules(t *testing.T) {
 	}
 }
 
+// TestConstantsAreHeld: what constants alone lead to is computed whole where no rule divides it, and cut where it
+// is read, as the angles of positions on three axes that are put in their places one after another.
+func TestConstantsAreHeld(t *testing.T) {
+	put := func(from, to string) string {
+		return strings.NewReplacer("FROM", from, "TO", to).Replace(
+			"a_TO = Gather(FROM, i0)\nb_TO = Gather(FROM, i1)\nat_TO = Transpose(a_TO)\nbt_TO = Transpose(b_TO)\np_TO = Slice(bt_TO, from, to, from)\n" +
+				"d_TO = ScatterND(at_TO, places, p_TO)\ne_TO = Transpose(d_TO)\nf_TO = Unsqueeze(e_TO, from)\nTO = ScatterElements(FROM, first, f_TO) {axis=0}\n")
+	}
+	body := "init angles F[3,4,6] = [" + strings.TrimSuffix(strings.Repeat("0.1,0.7,-0.4,1.3,2,-1.1,0.9,0.3,", 9), ",") + "]\n" +
+		"init first int64[1,4,6] = zeros\ninit i0 int64[] = 0\ninit i1 int64[] = 1\ninit from int64[1] = [0]\ninit to int64[1] = [3]\ninit places int64[3,1] = [1,2,4]\n" +
+		"c = Cos(angles)\n" + put("c", "once") + put("once", "twice") + "g = Gather(twice, i0)\ninit s int64[4] = [4,1,1,6]\nr = Reshape(g, s)\nin w F[6]\nh = Mul(x, w)\ny = Mul(h, r)"
+	was, _, _ := batched(t, body, "")
+	m, types, feeds := batched(t, body, "")
+	r, err := Batch(m, feeds, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(types, r.Parts(2)); err != nil {
+		t.Fatal(err)
+	}
+	scatters := 0
+	for _, n := range m.Graph.Nodes {
+		if n.Is("ScatterElements") {
+			scatters++
+		}
+	}
+	if scatters != 2 {
+		t.Errorf("%d nodes of ScatterElements, want the two that are computed whole, in\n%s", scatters, m.Text())
+	}
+	sameResults(t, was, m, false)
+}
+
 // TestPartsDraw: each part draws by a seed of its own, the first by the one that there was; what
 // draws without a seed does so in parts.
 func TestPartsDraw(t *testing.T) {
