@@ -77,33 +77,44 @@ func Batch(m *onnx.Model, feeds []*onnx.Value, axis int) (*Region, error) {
 // hold adds the node for which an attempt failed to those that are held out of the region, with what leads
 // there, where that is constants alone: it is computed whole, and cut where it is read. So are the angles
 // of positions on several axes, which an exporter puts in their places one by one for a batch that
-// is a number. It reports whether there is anything new.
+// is a number. Those of the same operator follow at once, so that there are never more attempts than
+// operators, however many layers have such constants. It reports whether there is anything new.
 func hold(g *onnx.Graph, held map[*onnx.Node]bool, failed error) bool {
 	var skip *SkipError
 	if !errors.As(failed, &skip) {
 		return false
 	}
 	fixed := map[*onnx.Value]bool{}
+	var alone, leads []*onnx.Node
+	var at *onnx.Node
 	for _, n := range g.Nodes {
-		if !fromConstants(n, fixed, math.MaxInt64) {
-			continue
-		}
-		fixed[n.Outputs[0]] = true
-		if n.Label() != skip.What || held[n] {
-			continue
-		}
-		for leads := []*onnx.Node{n}; len(leads) > 0; {
-			at := leads[len(leads)-1]
-			leads, held[at] = leads[:len(leads)-1], true
-			for _, v := range at.Inputs {
-				if v != nil && v.Producer != nil && !held[v.Producer] {
-					leads = append(leads, v.Producer)
-				}
+		if fromConstants(n, fixed, math.MaxInt64) {
+			fixed[n.Outputs[0]] = true
+			alone = append(alone, n)
+			if n.Label() == skip.What && !held[n] {
+				at = n
 			}
 		}
-		return true
 	}
-	return false
+	for _, n := range alone {
+		if at != nil && n.OpType() == at.OpType() && n.Domain() == at.Domain() {
+			leads = append(leads, n)
+		}
+	}
+	for len(leads) > 0 {
+		n := leads[len(leads)-1]
+		leads = leads[:len(leads)-1]
+		if held[n] {
+			continue
+		}
+		held[n] = true
+		for _, v := range n.Inputs {
+			if v != nil && v.Producer != nil {
+				leads = append(leads, v.Producer)
+			}
+		}
+	}
+	return at != nil
 }
 
 // batchRegion is one attempt of Batch, which comes with what it found where it fails; held stays

@@ -241,7 +241,8 @@ func TestConstantsAreHeld(t *testing.T) {
 	}
 	body := "init angles F[3,4,6] = [" + strings.TrimSuffix(strings.Repeat("0.1,0.7,-0.4,1.3,2,-1.1,0.9,0.3,", 9), ",") + "]\n" +
 		"init first int64[1,4,6] = zeros\ninit i0 int64[] = 0\ninit i1 int64[] = 1\ninit from int64[1] = [0]\ninit to int64[1] = [3]\ninit places int64[3,1] = [1,2,4]\n" +
-		"c = Cos(angles)\n" + put("c", "once") + put("once", "twice") + "g = Gather(twice, i0)\ninit s int64[4] = [4,1,1,6]\nr = Reshape(g, s)\nin w F[6]\nh = Mul(x, w)\ny = Mul(h, r)"
+		"c = Cos(angles)\ns = Sin(angles)\n" + put("c", "c1") + put("c1", "c2") + put("s", "s1") + put("s1", "s2") +
+		"g = Gather(c2, i0)\nk = Gather(s2, i0)\ninit shape int64[4] = [4,1,1,6]\nr = Reshape(g, shape)\nu = Reshape(k, shape)\nin w F[6]\nh = Mul(x, w)\ny1 = Mul(h, r)\ny2 = Mul(x, u)\ny = Add(y1, y2)"
 	was, _, _ := batched(t, body, "")
 	m, types, feeds := batched(t, body, "")
 	r, err := Batch(m, feeds, 0)
@@ -257,8 +258,8 @@ func TestConstantsAreHeld(t *testing.T) {
 			scatters++
 		}
 	}
-	if scatters != 2 {
-		t.Errorf("%d nodes of ScatterElements, want the two that are computed whole, in\n%s", scatters, m.Text())
+	if scatters != 4 {
+		t.Errorf("%d nodes of ScatterElements, want the four that are computed whole, in\n%s", scatters, m.Text())
 	}
 	sameResults(t, was, m, false)
 }
