@@ -562,7 +562,7 @@ func resized(r *Region, n *onnx.Node) (bool, error) {
 	from, to := n.Inputs[0].Type.Shape, n.Outputs[0].Type.Shape
 	return r.passes(n, func(a int64) error {
 		switch {
-		case from[a] != to[a]:
+		case from[a] != to[a] || scaled(n, int(a)):
 			return errors.New("resizes the split axis")
 		case a > 0 && n.Str("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
 			return errors.New("cuts a window along the split axis")
@@ -571,6 +571,21 @@ func resized(r *Region, n *onnx.Node) (bool, error) {
 		}
 		return nil
 	})
+}
+
+// scaled reports a Resize that scales an axis by a number that is known and not 1: the axis may keep its extent,
+// which is rounded down, but no place of it.
+func scaled(n *onnx.Node, axis int) bool {
+	scales := n.In(2).Constant()
+	if scales == nil || n.In(3) != nil {
+		return false
+	}
+	if axes := n.Ints("axes"); len(axes) > 0 {
+		rank := len(n.Inputs[0].Type.Shape)
+		axis = slices.IndexFunc(axes, func(a int64) bool { return (int(a)+rank)%rank == axis })
+	}
+	by, err := scales.Float64s()
+	return err == nil && axis >= 0 && axis < len(by) && by[axis] != 1
 }
 
 // byStatistics: by those that it is given, not by the batch's.

@@ -335,6 +335,7 @@ func TestBatchWhole(t *testing.T) {
 		"the factors of a norm over layers":                 "init k int64[3] = [4,18,4]\nz = Reshape(x, k)\nin a F[4]\ny = LayerNormalization(z, a)",
 		"by the batch's statistics":                         "in a F[2]\nin b F[2]\ninit c F[2] = [0,0]\ninit d F[2] = [1,1]\ny, m, v = BatchNormalization(x, a, b, c, d) {training_mode=1}",
 		"resized along it":                                  "init s F[4] = [2,1,1,1]\ny = Resize(x, _, s) {mode=\"linear\"}",
+		"scaled along it, with the same extent":             "init s F[4] = [1.2,1,1,1]\ny = Resize(x, _, s) {mode=\"linear\"}",
 		"a window cut along it":                             "a = Transpose(x) {perm=[1,0,2,3]}\ninit r F[8] = [0,0.5,0,0,1,1,1,1]\ninit s int64[4] = [2,4,9,4]\nb = Resize(a, r, _, s) {mode=\"nearest\", coordinate_transformation_mode=\"tf_crop_and_resize\"}\ny = Transpose(b) {perm=[1,0,2,3]}",
 		"places in it that are returned":                    "y, i = MaxPool(x) {kernel_shape=[2,2]}",
 		"places in it that are counted with":                "a, i = MaxPool(x) {kernel_shape=[2,2]}\nc = Cast(i) {to=1}\ny = Mul(a, c)",
