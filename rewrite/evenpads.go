@@ -39,14 +39,13 @@ type transposed struct {
 
 // transposedOf reads a node, nil where an extent is not known.
 func transposedOf(n *onnx.Node) *transposed {
-	if n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil {
+	if n.In(0) == nil || n.Out(0) == nil {
 		return nil
 	}
 	in, ok := n.In(0).Type.Shape.Ints()
-	kernel, okKernel := n.In(1).Type.Shape.Ints()
 	out, okOut := n.Out(0).Type.Shape.Ints()
 	rank := len(in) - 2
-	if !ok || !okKernel || !okOut || rank < 1 || len(kernel) != len(in) || len(out) != len(in) {
+	if !ok || !okOut || rank < 1 || len(out) != len(in) {
 		return nil
 	}
 	or := func(name string, v int64) []int64 {
@@ -59,20 +58,15 @@ func transposedOf(n *onnx.Node) *transposed {
 		out: out[2:], strides: or("strides", 1), dilations: or("dilations", 1), rests: or("output_padding", 0),
 		before: make([]int64, rank), after: make([]int64, rank),
 	}
-	mode, pads := n.Str("auto_pad", "NOTSET"), n.Ints("pads")
-	for i := range rank {
-		if mode == "NOTSET" && !n.Has("output_shape") {
-			if len(pads) == 2*rank {
-				t.before[i], t.after[i] = pads[i], pads[rank+i]
-			}
-			continue
-		}
-		reach := t.dilations[i]*(kernel[i+2]-1) + 1
-		total := (in[i+2]-1)*t.strides[i] + t.rests[i] + reach - t.out[i]
-		if total < 0 {
+	pads := n.Ints("pads")
+	if n.Str("auto_pad", "NOTSET") != "NOTSET" || n.Has("output_shape") {
+		pads = traits.TransposedPads(n)
+		if len(pads) == 0 || slices.Min(pads) < 0 {
 			return nil
 		}
-		t.before[i], t.after[i] = traits.SplitPads(total, mode)
+	}
+	if len(pads) == 2*rank {
+		t.before, t.after = pads[:rank], pads[rank:]
 	}
 	return t
 }

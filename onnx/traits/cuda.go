@@ -81,6 +81,40 @@ func SplitPads(total int64, mode string) (before, after int64) {
 	return total - total/2, total / 2
 }
 
+// TransposedPads are the pads, those before each axis and then those behind, of a ConvTranspose that
+// is given its output's extents, or a rule for them, in place of pads: its output's type has them. What an
+// output has beyond its windows is a number below zero behind. Nil where an extent is not known.
+func TransposedPads(n *onnx.Node) []int64 {
+	if n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil {
+		return nil
+	}
+	x, w, y := n.In(0).Type.Shape, n.In(1).Type.Shape, n.Out(0).Type.Shape
+	k := len(x) - 2
+	if k < 1 || len(w) != k+2 || len(y) != k+2 {
+		return nil
+	}
+	of := func(name string, i int, otherwise int64) int64 {
+		if list := n.Ints(name); len(list) == k {
+			return list[i]
+		}
+		return otherwise
+	}
+	mode := n.Str("auto_pad", "NOTSET")
+	pads := make([]int64, 2*k)
+	for i := range k {
+		in, okIn := x[i+2].Int()
+		kernel, okKernel := w[i+2].Int()
+		out, okOut := y[i+2].Int()
+		if !okIn || !okKernel || !okOut {
+			return nil
+		}
+		total := (in-1)*of("strides", i, 1) + of("output_padding", i, 0) + (kernel-1)*of("dilations", i, 1) + 1 - out
+		pads[i], pads[k+i] = SplitPads(max(total, 0), mode)
+		pads[k+i] += min(total, 0)
+	}
+	return pads
+}
+
 // EvenRest is the output_padding with which a transposed window may pad behind as much as
 // before, which CUDA wants; false where it pads more behind, or the rest would not be less
 // than the stride.

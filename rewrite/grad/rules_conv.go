@@ -85,23 +85,19 @@ func gradConvTranspose(c *Context) {
 // extents, or how they follow from the input's, in place of pads.
 func (c *Context) placeOutput(list []window) {
 	mode := c.Node.Str("auto_pad", "NOTSET")
-	rests := c.Node.Ints("output_padding")
+	if mode == "VALID" && !c.Node.Has("output_shape") {
+		for i := range list {
+			list[i].before, list[i].after = 0, 0
+		}
+		return
+	}
+	pads := traits.TransposedPads(c.Node)
+	if pads == nil {
+		c.Fail("%s along axes %s, of which an extent is unknown: give --dim", mode, c.In(0).Type.Shape[2:])
+		return
+	}
 	for i := range list {
-		w := &list[i]
-		w.before, w.after = 0, 0
-		if mode == "VALID" && !c.Node.Has("output_shape") {
-			continue
-		}
-		if w.in < 0 || w.out < 0 {
-			c.Fail("%s along axis %d, whose extent is unknown: give --dim", mode, i+2)
-			return
-		}
-		rest := int64(0)
-		if len(rests) == len(list) {
-			rest = rests[i]
-		}
-		total := max((w.out-1)*w.stride+rest+w.reach()-w.in, 0)
-		w.before, w.after = traits.SplitPads(total, mode)
+		list[i].before, list[i].after = pads[i], max(pads[len(list)+i], 0)
 	}
 }
 

@@ -67,7 +67,7 @@ var passes = []pass{
 	{"noops", "a convolution's bias of zeros goes; what adds 0, multiplies by 1, expands to the own shape or slices all: its input takes its place, as ONNX Runtime has it do at level 1, behind the back of a plan; needs fold", noops},
 	{"sequences", "lists of tensors become Split and Concat; needs fold for sizes and positions", sequences},
 	{"layouts", "recurrences whose first axis is the batch get the time first, as kernels want it", layouts},
-	{"paddings", "convolutions with dilations that are to keep the extents get their padding in numbers, as kernels want it", paddings},
+	{"paddings", "convolutions with dilations that are to keep the extents, and transposed ones with given extents, get their padding in numbers, as kernels and ONNX Runtime's inference want it", paddings},
 	{"choices", "Where between masks becomes And and Or, which have kernels", choices},
 	{"eyes", "EyeLike of a type that it has no kernel for, as of masks, is cast from integers", eyes},
 	{"layernorms", "decomposed LayerNorms become LayerNormalization; needs fold for epsilon and the axes", layerNorms},

@@ -117,6 +117,8 @@ var cases = []struct {
 	{"dilated to the same extent", "paddings", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_UPPER\", dilations=[3], kernel_shape=[2]}", "Conv"},
 	{"dilated to the same extent, more before", "paddings", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_LOWER\", dilations=[3]}", "Conv"},
 	{"dilated, a step of 2", "paddings", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_UPPER\", dilations=[3], strides=[2]}", "Conv"},
+	{"transposed, cropped below the input", "paddings", "in x float32[3,1,3,5]\n" + cropping + "o = ConvTranspose(x, w) {auto_pad=\"SAME_UPPER\", strides=[2, 1], output_shape=[2, 4]}\n" + cropped, "ConvTranspose Mul Mul Mul"},
+	{"transposed, cropped, more before", "paddings", "in x float32[3,1,3,5]\n" + cropping + "o = ConvTranspose(x, w) {strides=[2, 1], output_shape=[2, 4], output_padding=[1, 0]}\n" + cropped, "ConvTranspose Mul Mul Mul"},
 	{"the same extent, not dilated", "", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_UPPER\"}", "Conv"},
 	{"choice between masks", "choices", maskBody + "m = Where(a, b, c)\n" + maskRead, "And And Less Less Less Not Or Where"},
 	{"mask filled", "choices", maskBody + "init k bool[] = true\nm = Where(a, k, c)\n" + maskRead, "And And Less Less Not Or Where"},
@@ -151,6 +153,13 @@ const (
 	maskRead = "y = Where(m, x, w)"
 )
 
+// cropping is a kernel that makes 5 or 6 × 7 of 3 × 5, and cropped reads 2 × 4 of it by what ONNX
+// Runtime's inference has no room for where the rank is wrong.
+const (
+	cropping = "init w float32[1,1,1,3] = [1,-2,0.5]\n"
+	cropped  = "a = Mul(o, o)\ninit m float32[3,1,1,4] = [1,2,3,4,5,6,7,8,9,10,11,12]\ninit l float32[1,1,2,4] = [1,2,3,4,5,6,7,8]\nb = Mul(a, m)\ny = Mul(b, l)"
+)
+
 // kernels are those of a convolution along one axis.
 const kernels = "init w float32[3,2,2] = [1,-1,0.5,0.25,2,-0.5,1,0.5,-2,3,0.75,1.5]\n"
 
@@ -164,6 +173,8 @@ var spelled = map[string]string{
 	"dilated to the same extent":              "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[1,2], dilations=[3]}",
 	"dilated to the same extent, more before": "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[2,1], dilations=[3]}",
 	"dilated, a step of 2":                    "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[1,2], dilations=[3], strides=[2]}",
+	"transposed, cropped below the input":     "in x float32[3,1,3,5]\n" + cropping + "o = ConvTranspose(x, w) {strides=[2, 1], pads=[1,1,2,2]}\n" + cropped,
+	"transposed, cropped, more before":        "in x float32[3,1,3,5]\n" + cropping + "o = ConvTranspose(x, w) {strides=[2, 1], pads=[2,2,2,1], output_padding=[1, 0]}\n" + cropped,
 	"recurrence of a batch":                   "in x float32[2,3,2]\n" + recurrence + "a = Transpose(x) {perm=[1,0,2]}\nb = Transpose(h0) {perm=[1,0,2]}\nc = LSTM(a, w, r, _, _, b, b) {hidden_size=1}\ny = Transpose(c) {perm=[2,0,1,3]}",
 }
 

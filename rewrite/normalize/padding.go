@@ -3,6 +3,9 @@ package normalize
 // Convolutions with dilations whose padding is to keep the extents are given that padding as
 // numbers: ONNX Runtime has no kernel for them otherwise ("Dilation not supported for
 // AutoPadType::SAME_UPPER"), though TorchScript's exporter writes them of padding="same".
+//
+// So are transposed convolutions that are given their output's extents: where one is less than the
+// input's, ONNX Runtime takes the output for one without any axis from there on.
 
 import (
 	"slices"
@@ -13,6 +16,10 @@ import (
 
 func paddings(s *state) error {
 	for _, n := range s.nodes() {
+		if n.Is("ConvTranspose") && n.Has("output_shape") {
+			s.croppedByPads(n)
+			continue
+		}
 		mode, dilations := n.Str("auto_pad", "NOTSET"), n.Ints("dilations")
 		apart := slices.ContainsFunc(dilations, func(d int64) bool { return d != 1 })
 		if !n.Is("Conv") || !apart || !traits.KeepsExtents(mode) {
@@ -25,6 +32,18 @@ func paddings(s *state) error {
 		}
 	}
 	return nil
+}
+
+// croppedByPads gives a transposed convolution pads in place of its output's extents.
+func (s *state) croppedByPads(n *onnx.Node) {
+	pads := traits.TransposedPads(n)
+	if pads == nil || slices.Min(pads) < 0 {
+		return // longer than its windows reach
+	}
+	n.RemoveAttr("output_shape")
+	n.RemoveAttr("auto_pad")
+	n.SetAttr(onnx.IntsAttr("pads", pads...))
+	s.count++
 }
 
 // keepingPads are a convolution's pads, those before each axis and then those behind, with which
