@@ -7,7 +7,8 @@ package runtime
 //
 // A file that is the forward model's may be written anew by who exports it again, with
 // other values, or with others at these places. How large it was ("file_bytes") tells most such
-// files apart.
+// files apart, and the forward model ("model", from the file's folder), where it still lies there, says whether the
+// parameter, which it may call by another name ("initializer"), is where it was.
 //
 // A file is mapped privately: what is only read is shared with the page cache,
 // and an update in place makes pages of the process's own, never of the file.
@@ -18,8 +19,10 @@ package runtime
 //	{"P": {"file": "", "init": "normal", "scale": 0.02, "seed": 1}}
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"unsafe"
 
@@ -40,6 +43,10 @@ type Location struct {
 	Bytes  int64  `json:"bytes"`
 	// FileBytes is how large the file was, 0 where nobody noted it.
 	FileBytes int64 `json:"file_bytes,omitempty"`
+	// Model is the forward model that the file belongs to, "" where nobody noted it, seen from the file's
+	// folder; Initializer is what it calls the parameter, "" for the same name.
+	Model       string `json:"model,omitempty"`
+	Initializer string `json:"initializer,omitempty"`
 	// Where File is empty, Init and Seed may say how the values are made.
 	weights.Init
 	Seed uint64 `json:"seed"`
@@ -57,8 +64,9 @@ func ReadLocations(m *onnx.Model) (map[string]Location, error) {
 
 // mappings are the parameter files of one session, each mapped once.
 type mappings struct {
-	files map[string][]byte
-	taken []span // what inputs have of them
+	files  map[string][]byte
+	models map[string]map[string]onnx.External // where forward models have their initializers, by location
+	taken  []span                              // what inputs have of them
 }
 
 // A span is where bytes of a mapping lie in memory.
@@ -91,7 +99,33 @@ func (p *mappings) slice(m *onnx.Model, name string, at Location, want int64) ([
 		return nil, fmt.Errorf("parameter %q: bytes %d to %d lie outside %s (%d bytes)",
 			name, at.Offset, at.Offset+at.Bytes, at.File, len(data))
 	}
+	if p.moved(m, name, at) {
+		return nil, fmt.Errorf("parameter %q: %s says that it lies elsewhere in %s than when the graph was derived: derive it from the model as it is now",
+			name, path.Join(path.Dir(at.File), at.Model), at.File)
+	}
 	return data[at.Offset : at.Offset+at.Bytes : at.Offset+at.Bytes], nil
+}
+
+// moved reports that the forward model has the parameter at another place of the same file now. Where it is
+// gone, or has no such initializer there, nobody can tell.
+func (p *mappings) moved(m *onnx.Model, name string, at Location) bool {
+	if at.Model == "" {
+		return false
+	}
+	location := path.Join(path.Dir(at.File), at.Model)
+	places, read := p.models[location]
+	if !read {
+		if file, err := m.Files().Resolve(location); err == nil {
+			places, _ = onnx.ExternalPlaces(file)
+		}
+		if p.models == nil {
+			p.models = map[string]map[string]onnx.External{}
+		}
+		p.models[location] = places
+	}
+	now, known := places[cmp.Or(at.Initializer, name)]
+	return known && path.Join(path.Dir(location), now.Location) == path.Clean(at.File) &&
+		(now.Offset != at.Offset || now.Length >= 0 && now.Length != at.Bytes)
 }
 
 // file maps a data file of the model, privately: what is written there stays in

@@ -61,6 +61,7 @@ func placeParameters(m *onnx.Model, d *Derivation, files *onnx.Outputs, at func(
 	}
 	var names []string
 	inline := map[string]*onnx.Tensor{}
+	model := readPlaces(d.source.Path)
 	for name, data := range d.Values() {
 		if !data.IsExternal() {
 			names, inline[name] = append(names, name), data
@@ -84,6 +85,8 @@ func placeParameters(m *onnx.Model, d *Derivation, files *onnx.Outputs, at func(
 				places[name]["file_bytes"] = info.Size()
 			}
 		}
+		x.Length = size
+		model.note(places[name], name, x)
 	}
 	for _, v := range d.narrow(m.Graph) {
 		names, inline[v.Name] = append(names, v.Name), v.Init
@@ -107,6 +110,41 @@ func placeParameters(m *onnx.Model, d *Derivation, files *onnx.Outputs, at func(
 		places[t.Name] = map[string]any{"file": filepath.Base(file), "offset": t.Offset, "bytes": t.Bytes}
 	}
 	return m.SetJSON(runtime.ParametersKey, places)
+}
+
+// sourcePlaces are where the forward model's file says that its initializers lie in others.
+type sourcePlaces struct {
+	path    string
+	byName  map[string]onnx.External
+	byPlace map[onnx.External]string // a name of each
+}
+
+// readPlaces reads them from the file itself, as passes rename what they changed; none of a file that
+// is no model's.
+func readPlaces(path string) sourcePlaces {
+	s := sourcePlaces{path: path, byPlace: map[onnx.External]string{}}
+	s.byName, _ = onnx.ExternalPlaces(path)
+	for name, at := range s.byName {
+		if other, ok := s.byPlace[at]; !ok || name < other {
+			s.byPlace[at] = name
+		}
+	}
+	return s
+}
+
+// note has an entry of remat.parameters say which model's file knows where the parameter lies, so
+// that a file whose parameters lie in another order, as of another export, is told from one with other values.
+func (s sourcePlaces) note(entry map[string]any, name string, at onnx.External) {
+	if s.byName[name] != at {
+		other, ok := s.byPlace[at]
+		if !ok {
+			return
+		}
+		entry["initializer"] = other
+	}
+	if model, err := filepath.Rel(filepath.Dir(filepath.FromSlash(at.Location)), filepath.Base(s.path)); err == nil {
+		entry["model"] = filepath.ToSlash(model)
+	}
 }
 
 // narrow lists the initializers of a graph made of the derived one that hold frozen
