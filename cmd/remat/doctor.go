@@ -160,7 +160,7 @@ func libraryFindings(e *env) []finding {
 		f := finding{"fact: " + c.Name, "holds", c.Err == nil, ""}
 		if c.Err != nil {
 			f.Is = c.Err.Error()
-			f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install", ortversion.Oldest, ortversion.Newest)
+			f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install cpu", ortversion.Oldest, ortversion.Newest)
 		}
 		out = append(out, f)
 	}
@@ -173,14 +173,14 @@ func libraryFindings(e *env) []finding {
 // untried says that a library with these providers is newer than what predictions were
 // compared with; "" where it is not.
 func untried(version string, providers []string) string {
-	newest, kernels := ortversion.Newest, "the CPU's"
+	newest, kernels, kind := ortversion.Newest, "the CPU's", install.CPU
 	if slices.Contains(providers, "CUDAExecutionProvider") {
-		newest, kernels = ortversion.Current, "CUDA's"
+		newest, kernels, kind = ortversion.Current, "CUDA's", install.CUDA
 	}
 	if !ortversion.Older(newest, version) {
 		return ""
 	}
-	return fmt.Sprintf("newer than %s, the last whose memory on %s kernels was compared: see what remat run measures, or remat doctor --install", newest, kernels)
+	return fmt.Sprintf("newer than %s, the last whose memory on %s kernels was compared: see what remat run measures, or remat doctor --install %s", newest, kernels, kind)
 }
 
 // gpuFindings are about NVIDIA's driver and each GPU that it knows.

@@ -26,16 +26,16 @@ var errNoBuild = fmt.Errorf("%w for CUDA", ErrMissing)
 // else what REMAT_ORT names, else the installed one, CUDA's before CPU's. The
 // error says in one line what fixes it.
 func Find(path string) (string, error) {
-	return find(path, ErrMissing, "", CUDA, CPU, Rehearsal)
+	return find(path, ErrMissing, CPU, CUDA, CPU, Rehearsal)
 }
 
 // FindRehearsal is Find for a rehearsal, which needs CUDA's build. What is named is
 // taken as it is.
 func FindRehearsal(path string) (string, error) {
-	return find(path, errNoBuild, " cuda", CUDA, Rehearsal)
+	return find(path, errNoBuild, CUDA, CUDA, Rehearsal)
 }
 
-func find(path string, missing error, install string, kinds ...Kind) (string, error) {
+func find(path string, missing error, install Kind, kinds ...Kind) (string, error) {
 	if path != "" {
 		return named(path, "")
 	}
@@ -48,7 +48,7 @@ func find(path string, missing error, install string, kinds ...Kind) (string, er
 			return lib, nil
 		}
 	}
-	return "", fmt.Errorf("%w: run remat doctor --install%s, or name one with --ort or %s", missing, install, EnvVar)
+	return "", fmt.Errorf("%w: run remat doctor --install %s, or name one with --ort or %s", missing, install, EnvVar)
 }
 
 // named accepts a file, or a folder that holds one libonnxruntime.so. An error begins with
@@ -56,14 +56,14 @@ func find(path string, missing error, install string, kinds ...Kind) (string, er
 func named(path, source string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return "", fmt.Errorf("%s%w: name an existing libonnxruntime.so, or run remat doctor --install", source, err)
+		return "", fmt.Errorf("%s%w: name an existing libonnxruntime.so, or run remat doctor --install cpu", source, err)
 	}
 	if !info.IsDir() {
 		return path, nil
 	}
 	found, err := filepath.Glob(filepath.Join(path, "libonnxruntime.so*"))
 	if err != nil || len(found) == 0 {
-		return "", fmt.Errorf("%sno libonnxruntime.so in %s: name the file, or run remat doctor --install", source, path)
+		return "", fmt.Errorf("%sno libonnxruntime.so in %s: name the file, or run remat doctor --install cpu", source, path)
 	}
 	return found[0], nil
 }

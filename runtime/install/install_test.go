@@ -102,7 +102,7 @@ func TestFind(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	t.Setenv(EnvVar, "")
-	if _, err := Find(""); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "remat doctor --install") {
+	if _, err := Find(""); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "remat doctor --install cpu, or") {
 		t.Errorf("nothing installed: %v", err)
 	}
 	lib := filepath.Join(Dir(CPU), library)

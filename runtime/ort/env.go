@@ -92,7 +92,7 @@ func Open(library string) (*Environment, error) {
 		return nil, err
 	}
 	if ortversion.Older(version, ortversion.Oldest) {
-		return nil, fmt.Errorf("onnx runtime library %s is version %s: at least %s is needed (run remat doctor --install)",
+		return nil, fmt.Errorf("onnx runtime library %s is version %s: at least %s is needed (run remat doctor --install cpu)",
 			path, version, ortversion.Oldest)
 	}
 	e := &Environment{path: path, version: version}
