@@ -16,6 +16,7 @@ import (
 	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/crosscheck"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
@@ -156,7 +157,7 @@ func inspect(e *env, src *pipeline.Source, memory, crossCheck bool, png string) 
 	}
 	if memory {
 		if err := pipeline.Known(m, e.dims); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+			return fmt.Errorf("%s: %w%s", path, err, forwardHint(m, err))
 		}
 	}
 	a, err := analysis.Analyze(m, analysis.Options{Dims: e.dims})
@@ -334,6 +335,16 @@ func predictedPeak(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection) *
 		return nil
 	}
 	return &d.Memory.LivePeakBytes
+}
+
+// forwardHint says where to look instead where a forward model holds an operator that nothing is known of: such
+// as lists of tensors, which PyTorch's exporter writes, are gone from the training graph.
+func forwardHint(m *onnx.Model, err error) string {
+	var unknown *infer.UnknownOpError
+	if roles, _, wrong := step.RolesOf(m, nil); wrong != nil || roles.Training() || !errors.As(err, &unknown) {
+		return ""
+	}
+	return ": look at the training graph that remat grad derives, where it may be gone"
 }
 
 // inspectMemory predicts the step, describes it, and draws it if asked.
