@@ -213,8 +213,25 @@ func followBatch(m *onnx.Model, was map[*onnx.Value]onnx.Shape, batch int64) (ex
 		if err := known.Node(n); err != nil {
 			return nil, undivided("%v", err)
 		}
+		if picksSamples(n) {
+			return nil, undivided("node %q takes samples of the batch by their places", n.Label())
+		}
 	}
 	return expanded, nil
+}
+
+// picksSamples reports a node that takes what it makes from places of the batch and makes no batch: of a
+// part of the batch it would take other samples.
+func picksSamples(n *onnx.Node) bool {
+	if !n.Is("Gather", "GatherND", "GatherElements", "Slice", "Split", "TopK") || batchAxis(n.In(0)) < 0 {
+		return false
+	}
+	for _, v := range n.Returns() {
+		if batchAxis(v) < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // freeExtent rewrites the constant extents of a Reshape whose data holds the

@@ -14,12 +14,12 @@ import (
 // followed, with what is said of it. The list may only shrink.
 var undividable = map[string]string{
 	// The mask is a constant with a row for every sample.
-	"gpt2_tiny.dyn.onnx": "do not broadcast", "gpt2_tiny_mask.ts.onnx": "do not broadcast", "gpt2_tiny_mask.tseval.onnx": "do not broadcast",
+	"gpt2_tiny.dyn.onnx": "do not broadcast", "gpt2_tiny_mask.ts.onnx": "samples of the batch by their places", "gpt2_tiny_mask.tseval.onnx": "samples of the batch by their places",
 	"llama_tiny.dyn.onnx": "do not broadcast",
 	// The initial state is a constant with a row for every sample.
 	"lstm_char.ts.onnx": "do not broadcast",
 	// Its rows are gathered by constant indices.
-	"bert_tiny.ts.onnx": "do not broadcast",
+	"bert_tiny.ts.onnx": "samples of the batch by their places",
 	// The batch is the inner one of two axes that are merged.
 	"encoder_postln.dyn.onnx": "do not broadcast", "encoder_postln.ts.onnx": "do not broadcast",
 }
@@ -92,6 +92,24 @@ func TestDivideBatchRefuses(t *testing.T) {
 		var refused *BatchError
 		if _, err := DivideBatch(copied, nil, parts); !errors.As(err, &refused) {
 			t.Errorf("in %d parts: %v, want a BatchError", parts, err)
+		}
+	}
+}
+
+// TestDivideBatchPicks: what takes samples by their places would take others of a part of the batch.
+func TestDivideBatchPicks(t *testing.T) {
+	for _, c := range []struct{ name, body, want string }{
+		{"some by index", "init p int64[4] = [3,1,0,0]\ny = Gather(h, p)", "takes samples of the batch by their places"},
+		{"the first", "init z int64[1] = [0]\ninit o int64[1] = [1]\ny = Slice(h, z, o, z)", "takes samples of the batch by their places"},
+		{"of each sample", "init p int64[2] = [2,0]\ny = Gather(h, p) {axis=1}", ""},
+	} {
+		m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[4,3]\nh = Relu(x)\n" + c.body + "\nout y float32\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = DivideBatch(m, nil, 2)
+		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
 }

@@ -172,6 +172,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	app := newApp(e)
 	line, err := sortArgs(app, args)
 	if err == nil {
+		e.command = line.command
 		err = e.readRecipe(app, line)
 	}
 	if err == nil {

@@ -58,6 +58,7 @@ type env struct {
 	sources  map[string]*pipeline.Source // that were read
 	loaded   *remat.Engine
 	typed    string          // the command line
+	command  *cli.Command    // nil: none was named
 	words    []string        // of which it is
 	archives []archive       // of --feeds and --data
 	fed      []string        // files that readFeeds read

@@ -208,7 +208,8 @@ func describeQuantized(t *pipeline.Derivation, kind quantize.Kind) *quantized {
 // An unclearError says which flags answer the question of a pipeline.UnclearError.
 type unclearError struct {
 	asks  *pipeline.UnclearError
-	typed string // the command line
+	typed string // the command line that takes them
+	more  string // what else is to be done
 }
 
 func (e *unclearError) Unwrap() error { return e.asks }
@@ -218,15 +219,20 @@ func (e *unclearError) Error() string {
 	if slices.ContainsFunc(e.asks.Names, grad.ComputedAhead) {
 		folded = "; a TorchScript export with do_constant_folding=False keeps the names of parameters, and says it"
 	}
-	return fmt.Sprintf("the file does not say whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'%s",
-		some(e.asks.Names), e.typed, e.typed, strings.Join(e.asks.Names, ","), folded)
+	return fmt.Sprintf("the file does not say whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'%s%s",
+		some(e.asks.Names), e.typed, e.typed, strings.Join(e.asks.Names, ","), e.more, folded)
 }
 
 // unclear is an error about a model, with the flags that answer it where it asks which
 // initializers are weights.
 func (e *env) unclear(model string, err error) error {
 	if asks, ok := errors.AsType[*pipeline.UnclearError](err); ok {
-		return fmt.Errorf("%s: %w", model, &unclearError{asks, e.typed})
+		unclear := &unclearError{asks: asks, typed: e.typed}
+		if e.command != nil && !flagTable(e.command.Flags)["params"] { // of compare --six and demo
+			unclear.typed = "remat grad " + model + " -o TRAIN.onnx"
+			unclear.more = "; remat " + e.command.Name + " takes such a file"
+		}
+		return fmt.Errorf("%s: %w", model, unclear)
 	}
 	return err
 }

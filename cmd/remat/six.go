@@ -33,7 +33,7 @@ const microBatches = 4
 // fewest; 1 where it cannot be.
 func partsOf(batch int64) int64 {
 	for n := int64(microBatches); n > 1; n-- {
-		if batch%n == 0 {
+		if batch > 0 && batch%n == 0 {
 			return n
 		}
 	}
