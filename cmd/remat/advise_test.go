@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/onnx"
 )
 
 // adviceCases are models at small sizes, with shares of what the plain step takes. The
@@ -250,6 +251,24 @@ func TestAdviseRecipe(t *testing.T) {
 	}
 	if _, err := os.Stat("none.yaml"); err == nil {
 		t.Error("a recipe was written of what does not fit")
+	}
+}
+
+// TestAdviseNormalized: what CUDA has no kernel for as it is derived, and what rewrite replaces, is predicted.
+func TestAdviseNormalized(t *testing.T) {
+	t.Chdir(t.TempDir())
+	m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[4,3,2,2]\nin y int64[4]\ninit w float32[2,3,1,1] = [1,-1,0.5,2,0.25,1]\n" +
+		"init scale float32[2] = [1,2]\ninit bias float32[2] = [0,1]\ninit mean float32[2] = [0,0]\ninit var float32[2] = [1,1]\nh = Conv(x, w)\n" +
+		"n, running_mean, running_var = BatchNormalization(h, scale, bias, mean, var) {training_mode=1}\nr = Relu(n)\np = GlobalAveragePool(r)\n" +
+		"f = Flatten(p)\nloss = SoftmaxCrossEntropyLoss(f, y)\nout loss float32[]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Save("norm.onnx"); err != nil {
+		t.Fatal(err)
+	}
+	if _, d := advised(t, "--provider", "cuda", "--memory", "1GiB", "norm.onnx"); d.Need.TotalBytes == 0 || d.Recommended == nil {
+		t.Errorf("%+v", d)
 	}
 }
 

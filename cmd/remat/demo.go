@@ -208,7 +208,7 @@ func demo(e *env, o demoOptions) error {
 // returns its gradients instead.
 func demoTraining(e *env, o *demoOptions, forward, train string) error {
 	derive := func() error {
-		_, err := deriveTraining(e, forward, train, pipeline.DeriveOptions{Grad: grad.Options{Dims: e.dims}, Update: optim.Defaults(o.optimizer)})
+		_, err := deriveTraining(e, forward, train, true, pipeline.DeriveOptions{Grad: grad.Options{Dims: e.dims}, Update: optim.Defaults(o.optimizer)})
 		return err
 	}
 	err := derive()

@@ -41,7 +41,7 @@ func gradCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
-			d, err := deriveTraining(e, path, out, o)
+			d, err := deriveTraining(e, path, out, false, o)
 			if err != nil {
 				return err
 			}
@@ -138,8 +138,9 @@ type keptWeight struct {
 	Why  string `json:"why"`
 }
 
-// deriveTraining loads, derives the training graph and writes it.
-func deriveTraining(e *env, path, out string, o pipeline.DeriveOptions) (*derivation, error) {
+// deriveTraining loads, derives the training graph and writes it; one that is to run as it is, with what
+// the provider has kernels for.
+func deriveTraining(e *env, path, out string, toRun bool, o pipeline.DeriveOptions) (*derivation, error) {
 	src, err := e.loadFor(path, out)
 	if err != nil {
 		return nil, err
@@ -147,6 +148,11 @@ func deriveTraining(e *env, path, out string, o pipeline.DeriveOptions) (*deriva
 	t, err := src.Derive(o)
 	if err != nil {
 		return nil, e.unclear(path, fmt.Errorf("%s: %w", path, err))
+	}
+	if toRun && e.onCUDA() {
+		if err := pipeline.ForDevice(t.Model, o.Grad.Dims); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	if err := t.Save(out); err != nil {
 		return nil, err

@@ -114,7 +114,7 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 			if v.accumulate {
 				o.Update.Accumulate = int64(runs)
 			}
-			if _, err := deriveTraining(e, of, out, o); err != nil {
+			if _, err := deriveTraining(e, of, out, true, o); err != nil {
 				return nil, err
 			}
 		} else {

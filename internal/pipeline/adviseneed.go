@@ -75,6 +75,11 @@ func (f *fitting) made(s split, o DeriveOptions, e *runtime.Engine) (_ *Need, er
 	}
 	po := f.o.Pipeline
 	po.Dims, po.Precision = dims, nil
+	if po.provider().Device {
+		if err := ForDevice(m, dims); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.source.Path, err)
+		}
+	}
 	p, err := Predict(e, m, roles, po, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.source.Path, err)
