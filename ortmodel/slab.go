@@ -16,7 +16,7 @@ package ortmodel
 // Nagata and Bräysy's for vehicles (2009), the place of a buffer costs more each time that it
 // had to take others'. Only large buffers are searched over; small ones then fill what is free
 // between them. Of many, as of a step in micro-batches, only those are searched over that live when the
-// most does: of 13,187 buffers of GPT-2's in eight some 1,200 live while more than seven eighths of the peak
+// most does: of 13,187 buffers of GPT-2 in eight 1,483 are large and live while more than seven eighths of the peak
 // do, and the others find their places below.
 
 import (
