@@ -61,7 +61,7 @@ func placeParameters(m *onnx.Model, d *Derivation, files *onnx.Outputs, at func(
 	}
 	var names []string
 	inline := map[string]*onnx.Tensor{}
-	model := readPlaces(d.source.Path)
+	model := placesIn(d.source)
 	for name, data := range d.Values() {
 		if !data.IsExternal() {
 			names, inline[name] = append(names, name), data
@@ -119,14 +119,17 @@ type sourcePlaces struct {
 	byPlace map[onnx.External]string // a name of each
 }
 
-// readPlaces reads them from the file itself, as passes rename what they changed; none of a file that
-// is no model's.
-func readPlaces(path string) sourcePlaces {
-	s := sourcePlaces{path: path, byPlace: map[onnx.External]string{}}
-	s.byName, _ = onnx.ExternalPlaces(path)
-	for name, at := range s.byName {
-		if other, ok := s.byPlace[at]; !ok || name < other {
-			s.byPlace[at] = name
+// placesIn finds them in the model as it was read, as passes rename what they changed.
+func placesIn(source *Source) sourcePlaces {
+	s := sourcePlaces{path: source.Path, byName: map[string]onnx.External{}, byPlace: map[onnx.External]string{}}
+	for _, v := range source.Model.Graph.Initializers {
+		at, err := v.Init.External()
+		if err != nil {
+			continue // in the file itself
+		}
+		s.byName[v.Name] = at
+		if other, ok := s.byPlace[at]; !ok || v.Name < other {
+			s.byPlace[at] = v.Name
 		}
 	}
 	return s
