@@ -191,23 +191,8 @@ func ofOneColumn(v *onnx.Value) bool {
 	if n == nil || !n.Is("MatMul", "Conv") || len(n.Inputs) > 2 {
 		return false
 	}
-	axis := 0
-	if n.Is("MatMul") {
-		axis = 1
-	}
-	w := n.In(1)
-	if by := w.Producer; by != nil && by.Is("Transpose") {
-		perm := by.Ints("perm")
-		if len(perm) <= axis {
-			return false
-		}
-		w, axis = by.In(0), int(perm[axis])
-	}
-	if w.Init == nil {
-		return false
-	}
-	dims := w.Init.Dims()
-	return axis < len(dims) && dims[axis] == 1 && (len(dims) == 2 || n.Is("Conv"))
+	channels, _, ok := channelsOf(n, n.In(1))
+	return ok && channels == 1
 }
 
 // addedBias reports a number a channel that is only added to what a convolution or a product with weights
@@ -221,7 +206,7 @@ func addedBias(v *onnx.Value) bool {
 		if n == nil || !n.Is("Conv", "ConvTranspose", "MatMul") || n.In(2) != nil {
 			return false
 		}
-		channels, behind, ok := channelsOf(n)
+		channels, behind, ok := channelsOf(n, n.In(1).Behind("Identity", "Cast"))
 		s := u.Node.In(u.Index).Type.Shape
 		if !ok || channels < 2 || len(s) <= behind || !s[len(s)-1-behind].Is(channels) {
 			return false
@@ -230,31 +215,32 @@ func addedBias(v *onnx.Value) bool {
 	})
 }
 
-// channelsOf is how many channels a convolution or a product with weights returns, and how many axes are
-// behind theirs.
-func channelsOf(n *onnx.Node) (channels int64, behind int, ok bool) {
-	w := n.In(1).Behind("Cast", "Identity")
-	axis := 0
-	switch {
-	case n.Is("ConvTranspose"):
-		axis = 1
-	case n.Is("MatMul"):
-		axis = 1
-		if by := w.Producer; by != nil && by.Is("Transpose") {
-			w, axis = by.In(0), 0
-		}
+// channelsOf is how many channels a convolution or a product returns, and how many axes are behind theirs, by
+// its weights, which may be stored with their axes moved.
+func channelsOf(n *onnx.Node, w *onnx.Value) (channels int64, behind int, ok bool) {
+	axis := 1
+	if n.Is("Conv") {
+		axis = 0
 	}
-	if w == nil || w.Init == nil {
+	if w == nil {
+		return 0, 0, false
+	}
+	if by := w.Producer; by != nil && by.Is("Transpose") {
+		perm := by.Ints("perm")
+		if len(perm) <= axis {
+			return 0, 0, false
+		}
+		w, axis = by.In(0), int(perm[axis])
+	}
+	if w.Init == nil {
 		return 0, 0, false
 	}
 	dims := w.Init.Dims()
-	if n.Is("MatMul") {
-		return dims[min(axis, len(dims)-1)], 0, len(dims) == 2
-	}
-	if len(dims) < 3 {
+	if axis < 0 || axis >= len(dims) || n.Is("MatMul") && len(dims) != 2 {
 		return 0, 0, false
 	}
-	if channels = dims[axis]; n.Is("ConvTranspose") {
+	channels = dims[axis]
+	if n.Is("ConvTranspose") {
 		channels *= n.Int("group", 1)
 	}
 	return channels, len(dims) - 2, true
