@@ -26,17 +26,19 @@ func beginnings(g *onnx.Graph) map[*onnx.Value]bool {
 	var factor *onnx.Value // one of a row a sample
 	var beside []*onnx.Value
 	for _, v := range g.Initializers {
-		if !v.Type.DType.IsFloat() || len(v.Uses()) == 0 || !v.IsZero() {
+		if !v.Type.DType.IsFloat() || len(v.Uses()) == 0 {
 			continue
 		}
+		state := servesOnly(v, isState)
 		rows, times := beginsRows(v, samples)
 		switch {
-		case servesOnly(v, isState):
+		case !state && !rows || !v.IsZero(): // the values are read last
+		case state:
 			list[v] = true
-		case rows && times:
+		case times:
 			list[v] = true
 			factor = v
-		case rows:
+		default:
 			beside = append(beside, v)
 		}
 	}
@@ -74,10 +76,11 @@ func beginsRows(v *onnx.Value, samples onnx.Dim) (rows, times bool) {
 		switch {
 		case n.Is("MatMul") && u.Index == 0, n.Is("Gemm") && u.Index == 0 && n.Int("transA", 0) == 0:
 			times = true
-			return n.In(1).Behind("Cast", "Transpose", "Identity").Init != nil
+			w := n.In(1).Behind("Cast", "Transpose", "Identity")
+			return w != nil && w.Init != nil
 		case n.Is("Mul", "Add", "Sub") && len(n.Inputs) == 2:
 			other := n.In(1 - u.Index)
-			return other.Producer != nil && (!other.Type.Ranked || other.Type.Shape.Equal(n.In(u.Index).Type.Shape))
+			return other != nil && other.Producer != nil && (!other.Type.Ranked || other.Type.Shape.Equal(n.In(u.Index).Type.Shape))
 		}
 		return false
 	})
