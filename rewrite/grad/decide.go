@@ -202,8 +202,12 @@ func addedBias(v *onnx.Value) bool {
 		if !u.Node.Is("Add") || len(u.Node.Inputs) != 2 {
 			return false
 		}
-		n := u.Node.In(1-u.Index).Behind("Identity", "Cast").Producer
-		if n == nil || !n.Is("Conv", "ConvTranspose", "MatMul") || n.In(2) != nil {
+		other := u.Node.In(1-u.Index).Behind("Identity", "Cast")
+		if other == nil || other.Producer == nil {
+			return false
+		}
+		n := other.Producer
+		if !n.Is("Conv", "ConvTranspose", "MatMul") || n.In(2) != nil {
 			return false
 		}
 		channels, behind, ok := channelsOf(n, n.In(1).Behind("Identity", "Cast"))
