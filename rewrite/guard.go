@@ -70,6 +70,24 @@ func (l *Left) leads(g *onnx.Graph, from, to string, seen map[string]bool) bool 
 	return false
 }
 
+// known are the values of g that are read to make one, directly or by values that are not in g.
+func (l *Left) known(g *onnx.Graph, of string) map[*onnx.Value]bool {
+	known, seen := map[*onnx.Value]bool{}, map[string]bool{}
+	var visit func(of string)
+	visit = func(of string) {
+		for name := range l.reads[of] {
+			if v := g.Value(name); v != nil {
+				known[v] = true
+			} else if !seen[name] {
+				seen[name] = true
+				visit(name)
+			}
+		}
+	}
+	visit(of)
+	return known
+}
+
 // Guard looks at the nodes that an optimizer made vanish and puts guards between
 // them: one for each connected group, before its last node, with those against what
 // would be fused next (rest), and before a single

@@ -10,9 +10,10 @@ package rewrite
 // a period to those of the next; node by node it is verified that what they do and read is
 // shifted too. Whole periods are then taken out, and the two sides of the gap joined as
 // any two periods are: a reader reads what its twin reads that is so many periods away.
-// At both ends of what repeats a period stays beside the one that stands for others, so
-// that all of those look alike as far as any pattern reaches. What is left of the others is told
-// from what is left of the one that stands for them (Unroll).
+// Of what repeats the first period stays, which stands for others, and the last. A pattern that lies in
+// one of the others, or in two of them, lies between these two likewise; what else is around the first,
+// and around the last, is not alike. So what is left of the two has to agree, and then what is left of the
+// others is told from it (Unroll). Where it does not, one period more stays beside the one that stands.
 //
 // The planner rerolls its problem likewise (planner/reroll.go), before there is a file.
 
@@ -33,11 +34,21 @@ import (
 // then layers.
 type Rerolled []*roll
 
+// Beside says how much of what repeats stays beside the period that stands for others.
+type Beside int
+
+// The last period stays; or it and the first, and the second stands for others.
+const (
+	OneBeside Beside = iota
+	TwoBeside
+)
+
 // A roll takes periods out of a graph.
 type roll struct {
 	graph *onnx.Graph
 	*shift
-	gaps []gap
+	beside Beside
+	gaps   []gap
 	// feeds maps what no node makes to what is read for it a period later.
 	feeds   map[*onnx.Value]*onnx.Value
 	restore func()
@@ -52,19 +63,24 @@ const rollLeast = 12
 
 // Reroll sets aside what repeats in a graph: of the copies that passes made of nodes, then of nodes
 // that look alike. Unroll or Restore puts it back; the graph must not be edited before.
-func Reroll(g *onnx.Graph) Rerolled {
+func Reroll(g *onnx.Graph, beside Beside) Rerolled {
 	var all Rerolled
-	for r := setAside(g); r != nil; r = setAside(g) {
+	for r := setAside(g, beside); r != nil; r = setAside(g, beside) {
 		all = append(all, r)
 	}
 	return all
 }
 
 // Unroll puts back what was set aside, and returns what an optimizer leaves of the whole graph, told from
-// what it left of the rest.
+// what it left of the rest; nil where that does not tell: with more beside it may.
 func (all Rerolled) Unroll(left *Left) *Left {
 	for _, r := range slices.Backward(all) {
-		left = r.unroll(left)
+		if left != nil && r.beside == OneBeside && !r.agrees(left) {
+			left = nil
+		}
+		if left != nil {
+			left = r.unroll(left)
+		}
 		r.restore()
 	}
 	return left
@@ -78,9 +94,9 @@ func (all Rerolled) Restore() {
 }
 
 // setAside takes periods out of a graph; nil: it does not repeat.
-func setAside(g *onnx.Graph) *roll {
+func setAside(g *onnx.Graph, beside Beside) *roll {
 	for s := range newShift(g).shifts() {
-		r := &roll{graph: g, shift: s, feeds: map[*onnx.Value]*onnx.Value{}}
+		r := &roll{graph: g, shift: s, beside: beside, feeds: map[*onnx.Value]*onnx.Value{}}
 		r.findGaps()
 		if r.takesOut()*rollLeast < len(r.nodes) || !r.joins() {
 			continue
@@ -98,8 +114,8 @@ func setAside(g *onnx.Graph) *roll {
 const mostGaps = 16
 
 // findGaps finds the runs of periods each of which, but the last, is there again a
-// period later, node by node. Of each the first two and the last stay. Where there are many, the
-// longest count.
+// period later, node by node. Of each the first stays, or the first two, and the last. Where there are
+// many, the longest count.
 func (r *roll) findGaps() {
 	differs := map[int]bool{}
 	for i, period := range r.period {
@@ -116,8 +132,9 @@ func (r *roll) findGaps() {
 		if !differs[p] {
 			continue
 		}
-		if times := p - from - 2; times > 0 {
-			r.gaps = append(r.gaps, gap{from + 1, times})
+		stands := from + int(r.beside)
+		if times := p - stands - 1; times > 0 {
+			r.gaps = append(r.gaps, gap{stands, times})
 		}
 		from = p + 1
 	}
@@ -312,6 +329,51 @@ func (r *roll) setAside() {
 		}
 		return nil
 	})
+}
+
+// agrees reports that as much is left of the last period beside each gap as of the one that stands for
+// others, made of the same values a period later.
+func (r *roll) agrees(left *Left) bool {
+	for i, n := range r.nodes {
+		for _, g := range r.gaps {
+			if r.period[i] != g.stands {
+				continue
+			}
+			last := r.nodes[r.later(i, g.times+1)]
+			if left.nodes[n.Name()] != left.nodes[last.Name()] {
+				return false
+			}
+			for k, v := range n.Returns() {
+				if !r.token[i] && !r.madeAlike(left, v, last.Outputs[k]) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// madeAlike reports that w is made of what v is made of, a period later, as far as both are known.
+func (r *roll) madeAlike(left *Left, v, w *onnx.Value) bool {
+	from, to := left.known(r.graph, v.Name), left.known(r.graph, w.Name)
+	if len(from) != len(to) {
+		return false
+	}
+	for u := range from {
+		if u.Producer == nil || r.token[r.place[u.Producer]] {
+			continue
+		}
+		made := r.place[u.Producer]
+		p := r.period[made]
+		if p == none {
+			continue
+		}
+		later := r.later(made, r.stretched(r.squeezed(p)+1)-p)
+		if later != none && r.out(later) == nil && !to[r.nodes[later].Outputs[u.Index]] {
+			return false
+		}
+	}
+	return true
 }
 
 // unroll is what an optimizer leaves of the whole graph, told from what it left of the

@@ -208,15 +208,19 @@ func TestRerollAnswersForAll(t *testing.T) {
 	} {
 		want, before := leftOf(t, m), m.Text()
 		all := len(m.Graph.Nodes)
-		r := rewrite.Reroll(m.Graph)
+		r := rewrite.Reroll(m.Graph, rewrite.OneBeside)
 		asked := len(m.Graph.Nodes)
 		got := r.Unroll(leftOf(t, m))
-		most := 0.6
+		if got == nil {
+			t.Errorf("%s: what is left of some does not tell what is left of all", name)
+			continue
+		}
+		most := 0.52
 		switch {
 		case strings.HasPrefix(name, "micro-batches"):
-			most = 0.45 // where sums lead from one to the next
+			most = 0.4 // where sums lead from one to the next
 		case name == "layers of micro-batches":
-			most = 0.75 // of one: nothing leads from its layers to the others'
+			most = 0.55 // of one: nothing leads from its layers to the others'
 		}
 		if float64(asked) > most*float64(all) {
 			t.Errorf("%s: asked about %d of %d nodes", name, asked, all)
@@ -235,6 +239,38 @@ func TestRerollAnswersForAll(t *testing.T) {
 		if len(wantNodes) > all-10 {
 			t.Errorf("%s: %d of %d nodes are left: nothing to tell", name, len(wantNodes), all)
 		}
+	}
+}
+
+// TestRerollAsksAgain: a layer whose product others read, too, is not fused with the activation behind it, which is
+// the first of those that look alike and are. So the first and the last of them do not agree, and the
+// second tells what is left of the others.
+func TestRerollAsksAgain(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("model ir=10 opset=21\ngraph g {\nin x0 float32[8,8]\nin c float32[8]\n")
+	const count = 24
+	for k := range count {
+		fmt.Fprintf(&b, "in w%d float32[8,8]\nh%d = Relu(x%d)\nv%d = Exp(w%d)\nx%d = Gemm(h%d, v%d, c)\n", k, k, k, k, k, k+1, k, k)
+		if k == 9 {
+			b.WriteString("e = Neg(x10)\n")
+		}
+	}
+	fmt.Fprintf(&b, "out x%d float32[8,8]\nout e float32[8,8]\n}\n", count)
+	m, _ := ortest.Parse(t, b.String())
+	for _, n := range m.Graph.Nodes {
+		n.SetName("node/" + n.Outputs[0].Name)
+	}
+	want, _ := known(m, leftOf(t, m))
+	if r := rewrite.Reroll(m.Graph, rewrite.OneBeside); r == nil || r.Unroll(leftOf(t, m)) != nil {
+		t.Error("an activation that is not fused stands for others")
+	}
+	r := rewrite.Reroll(m.Graph, rewrite.TwoBeside)
+	if r == nil {
+		t.Fatal("nothing is set aside")
+	}
+	got, _ := known(m, r.Unroll(leftOf(t, m)))
+	if !slices.Equal(got, want) || len(want) > 2*count+3 {
+		t.Errorf("left %q\nwant %q", got, want)
 	}
 }
 
@@ -286,11 +322,11 @@ func TestRerollVerifies(t *testing.T) {
 		},
 		"a constant": third(func(k int) (string, string) { return "axis)", "other)" }),
 	} {
-		if r := rewrite.Reroll(microBatches(t, 14, edit).Graph); r != nil {
+		if r := rewrite.Reroll(microBatches(t, 14, edit).Graph, rewrite.TwoBeside); r != nil {
 			t.Errorf("%s: micro-batches are taken for the same", name)
 		}
 	}
-	if rewrite.Reroll(microBatches(t, 3, nil).Graph) != nil {
+	if rewrite.Reroll(microBatches(t, 3, nil).Graph, rewrite.OneBeside) != nil {
 		t.Error("three micro-batches are rerolled, of which all differ")
 	}
 	for name, edit := range map[string]func(k int, line string) string{
@@ -312,7 +348,7 @@ func TestRerollVerifies(t *testing.T) {
 			return line
 		},
 	} {
-		if r := rewrite.Reroll(layers(t, 14, edit).Graph); r != nil {
+		if r := rewrite.Reroll(layers(t, 14, edit).Graph, rewrite.TwoBeside); r != nil {
 			t.Errorf("layers, %s: they are taken for the same", name)
 		}
 	}

@@ -259,7 +259,15 @@ func nextValues(g *onnx.Graph, roles step.Roles) map[*onnx.Value]*onnx.Value {
 // survivors are what ONNX Runtime's highest level leaves of the graph; same
 // reports that it changes nothing. Of many layers and micro-batches it is asked about a few.
 func (w *rewriting) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, err error) {
-	rerolled := rewrite.Reroll(w.model.Graph)
+	for beside := rewrite.OneBeside; left == nil && err == nil; beside++ {
+		left, same, err = w.survivorsBeside(e, beside)
+	}
+	return left, same, err
+}
+
+// survivorsBeside is survivors, asked with so much beside what stands for others; nil where that does not tell.
+func (w *rewriting) survivorsBeside(e *runtime.Engine, beside rewrite.Beside) (left *rewrite.Left, same bool, err error) {
+	rerolled := rewrite.Reroll(w.model.Graph, beside)
 	d, err := e.Left(w.model, ort.SessionOptions{
 		Level: 99, Threads: 1, Provider: ort.CPU, Dims: w.variant.Options.Dims, DisabledOptimizers: notPortable,
 		Purpose: "find fusions",
