@@ -45,6 +45,16 @@ func NewLeft(g *onnx.Graph) *Left {
 	return l
 }
 
+// Lacks counts the nodes of a graph that are not left.
+func (l *Left) Lacks(g *onnx.Graph) (count int) {
+	for _, n := range g.Nodes {
+		if !l.nodes[n.Name()] {
+			count++
+		}
+	}
+	return count
+}
+
 // bypassed reports a value that n, which is no longer there, reads, and that
 // what makes n's outputs now does not, itself or by values that g does not have.
 func (l *Left) bypassed(g *onnx.Graph, n *onnx.Node, v *onnx.Value) bool {

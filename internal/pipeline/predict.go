@@ -70,7 +70,7 @@ func predictBy(e *runtime.Engine, dump bool, on ort.Provider, m *onnx.Model, rol
 	po := predict.Options{Threads: o.Threads, On: o.provider(), Workspace: o.Workspace, Bound: bound, Roles: roles, Parameters: parameters, State: state}
 	given := m
 	if e != nil && dump {
-		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: on, Dims: o.Dims, Purpose: "predict"})
+		dumped, err := executed(e, m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: on, Dims: o.Dims, Purpose: "predict"})
 		if err != nil {
 			return nil, err
 		}

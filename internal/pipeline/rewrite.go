@@ -283,22 +283,30 @@ func (w *rewriting) survivorsBeside(e *runtime.Engine, beside rewrite.Beside) (l
 // unchanged reports that two graphs have the same nodes, attributes and edges,
 // in whatever order.
 func unchanged(a, b *onnx.Graph) bool {
-	if len(a.Nodes) != len(b.Nodes) {
-		return false
-	}
+	gone, ok := goneFrom(a, b, sameValue)
+	return ok && len(gone) == 0
+}
+
+// goneFrom lists the nodes of a that b has not, and reports that b has no other nodes than a's, with the
+// attributes and edges that they have there, in whatever order.
+func goneFrom(a, b *onnx.Graph, same func(v, w *onnx.Value) bool) (gone []*onnx.Node, ok bool) {
 	at := make(map[string]*onnx.Node, len(b.Nodes))
 	for _, n := range b.Nodes {
 		at[n.Name()] = n
 	}
 	for _, n := range a.Nodes {
 		m := at[n.Name()]
-		if m == nil || n.OpType() != m.OpType() || n.Domain() != m.Domain() || !sameAttributes(n, m) ||
-			!slices.EqualFunc(n.Inputs, m.Inputs, sameValue) || !slices.EqualFunc(n.Outputs, m.Outputs, sameValue) {
-			return false
+		if m == nil {
+			gone = append(gone, n)
+			continue
+		}
+		if n.OpType() != m.OpType() || n.Domain() != m.Domain() || !sameAttributes(n, m) ||
+			!slices.EqualFunc(n.Inputs, m.Inputs, same) || !slices.EqualFunc(n.Outputs, m.Outputs, same) {
+			return nil, false
 		}
 		delete(at, n.Name()) // a name stands once
 	}
-	return true
+	return gone, len(at) == 0 && len(a.Nodes)-len(gone) == len(b.Nodes)
 }
 
 // sameAttributes reports that m has n's attributes; ONNX Runtime adds defaults.
@@ -306,11 +314,16 @@ func sameAttributes(n, m *onnx.Node) bool {
 	return !slices.ContainsFunc(n.Proto.GetAttribute(), func(a *onnxpb.AttributeProto) bool { return !proto.Equal(a, m.Attr(a.GetName())) })
 }
 
-// sameValue reports values of one name, or two constants of one type: of equal
-// ones ONNX Runtime keeps one.
-func sameValue(v, w *onnx.Value) bool {
+// sameName reports values of one name, or none.
+func sameName(v, w *onnx.Value) bool {
 	if v == nil || w == nil {
 		return v == w
 	}
-	return v.Name == w.Name || v.IsConstant() && w.IsConstant() && v.Type.Same(w.Type)
+	return v.Name == w.Name
+}
+
+// sameValue reports values of one name, or two constants of one type: of equal
+// ones ONNX Runtime keeps one.
+func sameValue(v, w *onnx.Value) bool {
+	return sameName(v, w) || v != nil && w != nil && v.IsConstant() && w.IsConstant() && v.Type.Same(w.Type)
 }

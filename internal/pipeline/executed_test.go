@@ -1,0 +1,92 @@
+package pipeline
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// account is all that counts of a prediction.
+type account struct {
+	Order                                               []string
+	Live, Parameters, State, Feeds, Outputs, Total, Own int64
+	Reserved, Slab                                      int64
+	PeakAt                                              int
+	Unknown                                             []string
+}
+
+func accountOf(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options) account {
+	t.Helper()
+	clone, err := m.Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer clone.Close()
+	p, err := Predict(e, clone, step0(t, clone), o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := account{Live: p.LivePeak, Parameters: p.Parameters, State: p.State, Feeds: p.Feeds, Outputs: p.Outputs, Total: p.TotalPeak,
+		Own: p.Session.Bytes(), PeakAt: p.PeakAt, Unknown: p.Unknown, Reserved: p.Arena().Reserved, Slab: p.Slab().Size}
+	for _, n := range p.Nodes {
+		f.Order = append(f.Order, n.Name())
+	}
+	return f
+}
+
+// TestExecutedOfFew: what a few layers tell of all is what ONNX Runtime says of all: the same nodes in the same order,
+// and the same bytes of every kind, of graphs as they are derived and as they are written.
+func TestExecutedOfFew(t *testing.T) {
+	e := engine(t)
+	defer func(was int) { fewOf = was }(fewOf)
+	deep := func(c *models.Config) { smallZoo(c); c.Layers = 12 }
+	told, asked := 0, 0
+	compare := func(name string, m *onnx.Model) {
+		t.Helper()
+		o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}
+		fewOf = 20
+		few, err := executedOfFew(e, m, ort.SessionOptions{Level: 1, Threads: 1, Provider: ort.CPU})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if asked++; few != nil {
+			few.Close()
+			told++
+		}
+		got := accountOf(t, e, m, o)
+		fewOf = 1 // none is enough
+		if want := accountOf(t, e, m, o); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: of a few %+v\nof all %+v", name, got, want)
+		}
+	}
+	for _, model := range []string{"gpt2", "encoder", "mlp", "heavy"} {
+		for _, kind := range []optim.Kind{optim.None, optim.SGD, optim.AdamW} {
+			m := zooStep(t, model, kind, deep)
+			compare(fmt.Sprint(model, " ", kind), m)
+			r := plannedAs(t, e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}, func(p *Planner) (*File, error) { return p.Plan("sqrt", 0) })
+			compare(fmt.Sprint(model, " ", kind, ", written"), r.Model)
+		}
+	}
+	if told < asked/4 {
+		t.Errorf("%d of %d graphs were told of a few", told, asked)
+	}
+	paths, err := filepath.Glob(sample(filepath.Join("joint", "*tiny*.onnx")))
+	if err != nil || len(paths) < 2 {
+		t.Fatalf("found %d graphs: %v", len(paths), err)
+	}
+	for _, path := range paths {
+		m, err := onnx.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		compare(filepath.Base(path), m)
+	}
+}
