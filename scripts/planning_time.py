@@ -7,12 +7,12 @@
 
 For GPT-2 124M and XL, and for exports of five families, each with AdamW: `remat rewrite`
 with --strategy optimal and, --budget given, within that share of the peak. Of each command
-its user time, that part of it which ONNX Runtime's sessions take (by the CPU profile that
-remat writes), and how many sessions it opened; then the user time that loading the written
+its CPU time, that part of it which ONNX Runtime's sessions take (by the CPU profile that
+remat writes), and how many sessions it opened; then the CPU time that loading the written
 file takes by itself, with one thread, at the level that remat runs steps at and at ONNX
 Runtime's default level. Everything is timed --turns times, in turns, and its median taken. --before times
 another build of remat beside this one: the machine's speed moves, a ratio does
-less. --work keeps the graphs. Everything is user time, so a busy machine makes all of it
+less. --work keeps the graphs. Everything is CPU time, the user's and the system's, so a busy machine makes all of it
 longer, but not in proportion to what else it does.
 """
 import argparse
@@ -65,13 +65,18 @@ def exports():
             "EfficientNet-B0": (efficientnet, "ts", ())}
 
 
+def cpu():
+    """The CPU time of what was run so far, in seconds."""
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+
+
 def timed(command, cwd=None):
-    """A command's output and its user time."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    """A command's output and its CPU time."""
+    before = cpu()
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd)
     if done.returncode:
         sys.exit(f"{' '.join(command)}: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
-    return done, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    return done, cpu() - before
 
 
 def make(remat, name, folder):
@@ -101,9 +106,10 @@ import resource, sys, onnxruntime as o
 o.set_default_logger_severity(4)
 s = o.SessionOptions()
 s.graph_optimization_level, s.intra_op_num_threads = getattr(o.GraphOptimizationLevel, sys.argv[2]), 1
-before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+cpu = lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+before = cpu()
 o.InferenceSession(sys.argv[1], s, providers=["CPUExecutionProvider"])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_utime - before)
+print(cpu() - before)
 """
 
 
