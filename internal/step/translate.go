@@ -63,17 +63,25 @@ type Translation struct {
 	widened map[*onnx.Node]bool
 }
 
-// Translate begins a translation: the caller adds what it has, in its order.
-func Translate(o Options) *Translation {
+// Translate begins a translation of a graph: the caller adds its values and nodes in the order that it wants.
+func Translate(g *onnx.Graph, o Options) *Translation {
 	o.On = cmp.Or(o.On, CPU)
 	o.Threads = max(o.Threads, 1)
-	return &Translation{Graph: &ortmodel.Graph{}, Index: map[*onnx.Value]int{}, options: o, classes: map[string]int{}, widened: map[*onnx.Node]bool{}}
+	values := len(g.Inputs) + len(g.Initializers)
+	for _, n := range g.Nodes {
+		values += len(n.Outputs)
+	}
+	return &Translation{
+		Graph: &ortmodel.Graph{Nodes: make([]ortmodel.Node, 0, len(g.Nodes)), Values: make([]ortmodel.Value, 0, values)},
+		Nodes: make([]*onnx.Node, 0, len(g.Nodes)), Values: make([]*onnx.Value, 0, values), Index: make(map[*onnx.Value]int, values),
+		options: o, classes: map[string]int{}, widened: map[*onnx.Node]bool{},
+	}
 }
 
 // Structure is the graph's edges, nodes in its order; sizes and kernels are left
 // out. That is enough for orders.
 func Structure(g *onnx.Graph) *ortmodel.Graph {
-	t := Translate(Options{})
+	t := Translate(g, Options{})
 	t.bare = true
 	for _, n := range g.Nodes {
 		t.AddNode(n)

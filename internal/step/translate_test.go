@@ -12,7 +12,7 @@ import (
 
 // translated adds a whole graph: inputs, nodes, outputs.
 func translated(g *onnx.Graph, o Options) *Translation {
-	t := Translate(o)
+	t := Translate(g, o)
 	for _, v := range g.Inputs {
 		t.Add(v)
 	}
@@ -92,7 +92,7 @@ func TestTranslate(t *testing.T) {
 	if a, b := node(tr, "t"), node(gpu, "t"); len(a.InPlace) != 1 || len(b.InPlace) != 0 {
 		t.Errorf("Cast: in place %v on the CPU, %v on CUDA", a.InPlace, b.InPlace)
 	}
-	if f := Translate(Options{On: CUDA}).AddNode(g.Value("u").Producer); !f.Known || !f.Sized {
+	if f := Translate(g, Options{On: CUDA}).AddNode(g.Value("u").Producer); !f.Known || !f.Sized {
 		t.Errorf("a sum over all on CUDA: %+v", f)
 	}
 }

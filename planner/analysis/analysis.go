@@ -140,7 +140,7 @@ func (a *Analysis) On(g, clone *onnx.Graph) (*Analysis, error) {
 // translate makes the problem's graph.
 func (a *Analysis) translate(m *onnx.Model) {
 	g := m.Graph
-	t := step.Translate(step.Options{On: a.opts.On, Threads: a.opts.Threads, Type: a.sized, Opset: m.Opset("")})
+	t := step.Translate(g, step.Options{On: a.opts.On, Threads: a.opts.Threads, Type: a.sized, Opset: m.Opset("")})
 	for _, list := range [][]*onnx.Value{g.Inputs, g.Initializers} {
 		for _, v := range list {
 			t.Add(v)
@@ -151,6 +151,7 @@ func (a *Analysis) translate(m *onnx.Model) {
 		facts[i] = t.AddNode(n)
 	}
 	a.Nodes, a.Values, a.Index, a.Problem.Graph = t.Nodes, t.Values, t.Index, *t.Graph
+	a.Problem.Values, a.Problem.Ops = make([]planner.ValueInfo, 0, len(t.Values)), make([]planner.Op, 0, len(t.Nodes))
 	for _, v := range t.Values {
 		a.Problem.Values = append(a.Problem.Values, planner.ValueInfo{Name: v.Name})
 	}

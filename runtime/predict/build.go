@@ -47,7 +47,7 @@ func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	if !o.Declared {
 		so.Planned = knownTypes(m, o.original, o.Told)
 	}
-	b := &builder{Translation: step.Translate(so), options: o}
+	b := &builder{Translation: step.Translate(m.Graph, so), options: o}
 	for _, v := range m.Graph.Initializers {
 		b.constant(v)
 	}
