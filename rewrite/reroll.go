@@ -356,16 +356,16 @@ func (r *roll) agrees(left *Left) bool {
 // madeAlike reports that w is made of what v is made of, a period later, as far as both are known.
 func (r *roll) madeAlike(left *Left, v, w *onnx.Value) bool {
 	from, to := left.known(r.graph, v.Name), left.known(r.graph, w.Name)
-	if len(from) != len(to) {
+	if r.computed(from) != r.computed(to) || len(from) != len(to) {
 		return false
 	}
 	for u := range from {
-		if u.Producer == nil || r.token[r.place[u.Producer]] {
+		if u.Producer == nil {
 			continue
 		}
 		made := r.place[u.Producer]
 		p := r.period[made]
-		if p == none {
+		if p == none || r.token[made] {
 			continue
 		}
 		later := r.later(made, r.stretched(r.squeezed(p)+1)-p)
@@ -374,6 +374,16 @@ func (r *roll) madeAlike(left *Left, v, w *onnx.Value) bool {
 		}
 	}
 	return true
+}
+
+// computed counts values that nodes make, but for tokens.
+func (r *roll) computed(values map[*onnx.Value]bool) (count int) {
+	for v := range values {
+		if v.Producer != nil && !r.token[r.place[v.Producer]] {
+			count++
+		}
+	}
+	return count
 }
 
 // unroll is what an optimizer leaves of the whole graph, told from what it left of the
