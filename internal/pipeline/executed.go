@@ -8,7 +8,8 @@ package pipeline
 //
 // Where ONNX Runtime leaves the nodes of those layers as they are (rewrite.Reroll), it leaves the others'
 // so, and of the rest it only computes constants ahead: then the model itself, with those, is what it makes.
-// Where it makes anything else, it is asked about all.
+// Where it makes anything else, it is asked about all, as is a device's provider, which adds copies, and
+// where extents are free.
 
 import (
 	"slices"
@@ -26,7 +27,7 @@ var fewOf = 3 // a test has others
 // executed is the graph that ONNX Runtime executes for a model, as Engine.Dump returns it, asked about a
 // few layers of many where that tells the rest.
 func executed(e *runtime.Engine, m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) {
-	if len(o.Dims) == 0 && !m.Graph.Fixed() && !slices.ContainsFunc(m.Graph.Inputs, free) {
+	if o.Provider == ort.CPU && len(o.Dims) == 0 && !m.Graph.Fixed() && !slices.ContainsFunc(m.Graph.Inputs, free) {
 		if told, err := executedOfFew(e, m, o); told != nil || err != nil {
 			return told, err
 		}
@@ -68,6 +69,9 @@ func executedOfFew(e *runtime.Engine, m *onnx.Model, o ort.SessionOptions) (*onn
 		}
 	}
 	made.Graph.RemoveDead()
+	if len(made.Graph.Nodes) != all-len(gone) {
+		return nil, made.Close() // some that nobody reads are left
+	}
 	made.Graph.Nodes = rewrite.RunOrder(made.Graph)
 	return made, nil
 }
