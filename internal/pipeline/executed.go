@@ -8,8 +8,8 @@ package pipeline
 //
 // Where ONNX Runtime leaves the nodes of those layers as they are (rewrite.Reroll), it leaves the others'
 // so, and of the rest it only computes constants ahead: then the model itself, with those, is what it makes.
-// Where it makes anything else, it is asked about all, as is a device's provider, which adds copies, and
-// where extents are free.
+// Where it makes anything else, it is asked about all, as it is about a graph of another tool, of which it
+// would often change some nodes at the ends, and of free extents. A device's provider adds copies.
 
 import (
 	"slices"
@@ -27,7 +27,7 @@ var fewOf = 3 // a test has others
 // executed is the graph that ONNX Runtime executes for a model, as Engine.Dump returns it, asked about a
 // few layers of many where that tells the rest.
 func executed(e *runtime.Engine, m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) {
-	if o.Provider == ort.CPU && len(o.Dims) == 0 && !m.Graph.Fixed() && !slices.ContainsFunc(m.Graph.Inputs, free) {
+	if IsOurs(m) && o.Provider == ort.CPU && len(o.Dims) == 0 && !m.Graph.Fixed() && !slices.ContainsFunc(m.Graph.Inputs, free) {
 		if told, err := executedOfFew(e, m, o); told != nil || err != nil {
 			return told, err
 		}
