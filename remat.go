@@ -303,7 +303,8 @@ func LoadRuntime(library string) (*Runtime, error) {
 	return &Runtime{engine}, nil
 }
 
-// Close unloads the library. Sessions must be closed before.
+// Close unloads the library, where no other Runtime has it loaded; the second time it does
+// nothing. Sessions must be closed before.
 func (r *Runtime) Close() error { return r.engine.Close() }
 
 // Version is that of ONNX Runtime, "1.31.1".

@@ -116,7 +116,8 @@ type Step struct {
 }
 
 // Step runs one step. Next values of parameters and state are in place for the one
-// after it.
+// after it. Where the context ends first, the step ends early; of a graph with an
+// optimizer, some values are those after the step then, and the session runs and saves no more.
 func (s *Session) Step(ctx context.Context) (*Step, error) {
 	if s.closed {
 		return nil, errors.New("the session is closed: no step can run")

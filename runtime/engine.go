@@ -18,7 +18,9 @@ type Engine struct {
 	dumped dumped
 	renews renews
 	cuda   sync.Once
-	cudaOK bool
+	// closing has the library given back once, however often Close is called: others may use it.
+	closing sync.Once
+	cudaOK  bool
 	// workspaces are what cuDNN was found to borrow, by kind of node and GPU; borrowed -1: not
 	// known.
 	workspaces struct {
@@ -43,8 +45,12 @@ func New(library string) (*Engine, error) {
 	return &Engine{Env: env}, nil
 }
 
-// Close unloads it. Sessions must be closed before.
-func (e *Engine) Close() error { return e.Env.Close() }
+// Close unloads it, where no other engine uses it; the second time it does nothing.
+// Sessions must be closed before.
+func (e *Engine) Close() (err error) {
+	e.closing.Do(func() { err = e.Env.Close() })
+	return err
+}
 
 // Auto chooses the provider: CUDA where it works, else the CPU.
 const Auto ort.Provider = "auto"

@@ -51,6 +51,7 @@ type Session struct {
 	left    int64     // memory that a step may take
 	steps   int       // runs so far, those before Resume included
 	began   int       // runs before this session's first
+	torn    int       // the step that ended early, and left values of two steps; 0: none
 	rated   bool      // the first run's scalars are not those of the options
 	last    []Output
 	scaler  *Scaler

@@ -587,3 +587,78 @@ func openText(t *testing.T, text string, o Options) *Session {
 	})
 	return s
 }
+
+// TestStepEndsEarly: a step that was cancelled before it ran leaves all as it was, its number
+// too; one that ended once parameters may have been written over is the session's last, since
+// the next one would go on from values of two steps. A graph that updates nothing goes on.
+func TestStepEndsEarly(t *testing.T) {
+	for _, updates := range []bool{true, false} {
+		m := onnx.NewModel("step", 17)
+		g := m.Graph
+		vec, scalar := onnx.TensorOf(onnx.Float32, onnx.StaticShape(4)), onnx.TensorOf(onnx.Int64, onnx.StaticShape())
+		w, x := g.AddInput("W", vec), g.AddInput("x", vec)
+		at, number := g.AddInput("at", scalar), g.AddInput("step", scalar)
+		name := "W.new"
+		if !updates {
+			name = "sum"
+		}
+		u := g.NewNode("", "Add", "update", []*onnx.Value{w, x}, []string{name})
+		n := g.NewNode("", "Abs", "number", []*onnx.Value{number}, []string{"number"})
+		l := g.NewNode("", "Gather", "look up", []*onnx.Value{x, at}, []string{"loss"})
+		g.Append(u, n, l)
+		u.Out(0).Type, n.Out(0).Type, l.Out(0).Type = vec, scalar, onnx.TensorOf(onnx.Float32, onnx.StaticShape())
+		for _, v := range []*onnx.Value{l.Out(0), n.Out(0), u.Out(0)} {
+			g.AddOutput(v)
+		}
+		s, err := testEngine.Open(m, Options{Provider: ort.CPU, Feeds: map[string]Tensor{
+			"W": FromFloat32s([]float32{1, 2, 3, 4}, 4), "x": FromFloat32s([]float32{1, 1, 1, 1}, 4), "at": FromInt64s([]int64{0}),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		if _, err := s.Step(over); !errors.Is(err, context.Canceled) {
+			t.Errorf("a step of a context that is over: %v", err)
+		}
+		step, err := s.Step(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, _ := step.Output("number"); o.Data[0] != 1 {
+			t.Errorf("the first step that runs has the number %d, want 1", o.Data[0])
+		}
+		if err := s.SetInput("at", FromInt64s([]int64{9})); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Step(context.Background()); err == nil {
+			t.Fatal("a step that reads beyond a table does not fail")
+		}
+		if err := s.SetInput("at", FromInt64s([]int64{0})); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Step(context.Background()); (err != nil) != updates || (s.Whole() != nil) != updates {
+			t.Errorf("updates %v: the step behind one that failed: %v; %v", updates, err, s.Whole())
+		}
+	}
+}
+
+// TestCloseTwice: an engine that is closed twice gives the library back once, so that another
+// engine goes on.
+func TestCloseTwice(t *testing.T) {
+	e, err := New(testEngine.Env.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := testEngine.OpenFile(trainingModel(t, false), Options{Provider: ort.CPU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+}

@@ -72,23 +72,41 @@ func (s *Step) Output(name string) (Output, bool) {
 	return Output{}, false
 }
 
-// Step runs the model once. When ctx is done first, the run ends before its
-// next node.
+// Step runs the model once. When ctx is done first, the run ends before its next node;
+// of a graph that updates, no other step runs then, see Whole.
 func (s *Session) Step(ctx context.Context) (*Step, error) {
 	if s.ort == nil || s.binding == nil {
 		return nil, ort.ErrClosed
 	}
+	if err := s.Whole(); err != nil {
+		return nil, err
+	}
 	s.releaseOutputs()
+	if err := ctx.Err(); err != nil { // nothing ran: the next step has this one's number
+		return nil, fmt.Errorf("step %d: %w", s.steps+1, err)
+	}
 	s.steps++
 	asked := s.asked()
 	step, err := s.step(ctx)
 	if err != nil {
+		if len(s.Updated()) > 0 {
+			s.torn = s.steps
+		}
 		return nil, s.refused(err, asked)
 	}
 	if s.rehearsed() {
 		step.Device, step.Outputs, step.Seconds = s.deviceCost(asked), nil, 0
 	}
 	return step, nil
+}
+
+// Whole is an error once a step of a graph that updates has ended early: updates are written
+// over parameters and state as they are made, so these are of two steps then.
+func (s *Session) Whole() error {
+	if s.torn == 0 {
+		return nil
+	}
+	return fmt.Errorf("step %d ended early, so some parameters and state are those before it and some those after it: make a new session", s.torn)
 }
 
 func (s *Session) step(ctx context.Context) (*Step, error) {

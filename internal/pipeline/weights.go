@@ -193,10 +193,13 @@ func WriteTensors(files *onnx.Outputs, path string, names []string, tensors map[
 	})
 }
 
-// CanSave refuses to save the state of a session that has none.
+// CanSave refuses to save the state of a session that has none, or values of two steps.
 func CanSave(s *runtime.Session, path string) error {
 	if len(s.Updated()) == 0 {
 		return fmt.Errorf("%s: the graph has no update: derive it with remat grad --optimizer", path)
+	}
+	if err := s.Whole(); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }
