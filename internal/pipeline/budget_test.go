@@ -87,3 +87,24 @@ func TestBudgetOfLastLayer(t *testing.T) {
 		}
 	}
 }
+
+// TestLayerBudgetOutOfTime: a search within budgets of layers that ends before it has a plan gives
+// the least that there is, or says which layers keep too much, never a budget that nobody gave.
+func TestLayerBudgetOutOfTime(t *testing.T) {
+	given := trainingGraph(t, "gpt2-tiny", func(*models.Config) {})
+	for size, want := range map[string]bool{"99%": true, "1B": false} {
+		b, _, err := ParseLayerBudget("*=" + size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Layers: []LayerBudget{b}, TimeLimited: true, Stop: func() bool { return true }}
+		p, err := NewPlanner(engine(t), given, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := p.Plan("optimal", 0)
+		if limit, ok := errors.AsType[*planner.LimitError](err); f == nil || (err == nil) != want || err != nil && (!ok || limit.Name != "*") {
+			t.Errorf("%s: %v, %v", size, f != nil, err)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -271,5 +272,57 @@ func TestHalfOnCPUAsPromised(t *testing.T) {
 	}
 	if most := p.Before.LivePeak * 2 / 3; r.Peak > most {
 		t.Errorf("the file holds %d of %d bytes", r.Peak, p.Before.LivePeak)
+	}
+}
+
+// TestHalfSumsOfRows: the gradient of a table that an update sums up over several runs is added to
+// its sum row by row, and is unscaled before in float16 all the same, in a file that was written
+// so in float32, too.
+func TestHalfSumsOfRows(t *testing.T) {
+	e := engine(t)
+	m, err := onnx.Parse(`model ir=10 opset=20
+graph g {
+  in i int64[6]
+  in E float32[16,8]
+  in W float32[8,4]
+  init c float32[] = 0.01
+  rows = Gather(E, i)
+  y = MatMul(rows, W)
+  small = Mul(y, c)
+  squares = Mul(small, y)
+  loss = ReduceMean(squares) {keepdims=0}
+  out loss float32[]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := grad.Differentiate(m, grad.Options{Params: []string{"E", "W"}}); err != nil {
+		t.Fatal(err)
+	}
+	o := optim.Defaults(optim.SGD)
+	o.Accumulate = 2
+	withOptimizer(t, m, differentiated(m), o)
+	m.SetMetadata(VersionKey, "test")
+	plain := Options{OptLevel: 1}
+	half := plain
+	half.Precision = &precision.Options{To: onnx.Float16, Emulate: true, Provider: "cpu"}
+	plain.Provider, plain.Threads = ort.CPU, 2
+	p, err := NewPlanner(e, m, plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := p.Plan("none", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := runPlanned(t, e, m, Options{OptLevel: 1}, "none")
+	for what, given := range map[string]*onnx.Model{"as derived": m, "as written": written.Model} {
+		got := runPlanned(t, e, given, half, "none")
+		for _, name := range []string{"E.acc.new", "W.acc.new"} {
+			if d := farthest(want.outputs[name], got.outputs[name]); !(d < 1e-2) || len(want.outputs[name]) == 0 {
+				t.Errorf("%s: %s differs by %g of its largest magnitude", what, name, d)
+			}
+		}
 	}
 }

@@ -190,9 +190,14 @@ func (p *Planner) heeding(s *planner.Solver, budget Budget) (*File, error) {
 	if closest != nil {
 		return closest, missed
 	}
-	f, err := p.least(s, s.Name, p.asked, Budget{}) // which the budget of the step leaves no room for
-	if err == nil {
+	// No file was found in the budget of the step, or in the time that there is.
+	f, err := p.least(s, s.Name, p.asked, Budget{})
+	switch {
+	case err != nil:
+	case !budget.Keeps(f.Prediction):
 		err = budget.exceeded(f)
+	default:
+		err = f.limited()
 	}
 	return f, err
 }

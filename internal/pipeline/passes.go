@@ -53,7 +53,8 @@ var passes = []pass{
 		after: []string{"opset"}, why: "that leaves inputs out that became attributes, and no fusion is to meet one", run: (*preparation).trim},
 	{name: "ordered", doc: "a file that remat wrote gets its nodes in the order in which they run, and loses the control dependencies of that rewriting",
 		run: (*preparation).unorder},
-	{name: "scatter", doc: "a sum of scattered zeros and another value is scattered into that value", run: (*preparation).scatter},
+	{name: "scatter", doc: "a sum of scattered zeros and another value is scattered into that value, but for sums of gradients that are scaled",
+		after: []string{"ordered"}, why: "these are told by what reads them, without control dependencies", run: (*preparation).scatter},
 	{name: "single", doc: "numbers in float64 become float32",
 		after: []string{"scatter"}, why: "that infers the types",
 		asked: func(o *Options) bool { return o.WebGPU }, run: (*preparation).single},
@@ -235,6 +236,13 @@ func (p *preparation) scatter(*runtime.Engine) error {
 		return err
 	}
 	n := rewrite.ScatterInto(p.Model.Graph)
+	if p.Options.Precision.Scales() {
+		apart, err := optim.Apart(p.Model)
+		if err != nil {
+			return err
+		}
+		n = max(n-apart, 0)
+	}
 	p.note(rewrite.Report{Pass: "scatter", Requested: n, Applied: n})
 	p.note(rewrite.Races(p.Model.Graph))
 	return nil

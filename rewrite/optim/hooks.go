@@ -18,6 +18,7 @@ package optim
 // which is the same number; only x - 0 leaves the sign of x, x + 0 does not.
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -244,6 +245,48 @@ func Gradients(g *onnx.Graph, next map[string]string) map[*onnx.Value]*onnx.Valu
 		}
 	}
 	return gradients
+}
+
+// Apart gives gradients that a scatter adds to their sums right away (rewrite.ScatterInto, in
+// this preparation or in the one that wrote the file) values of their own again, P.grad: loss
+// scaling unscales each before it is summed up, and leaves it out where it is not finite. It
+// returns how many.
+func Apart(m *onnx.Model) (int, error) {
+	g, count := m.Graph, 0
+	b, backward := build.New(g, nil, Pass), build.New(g, nil, "grad")
+	for _, p := range g.Inputs {
+		acc := g.Value(p.Name + "." + accState)
+		if acc == nil || !acc.IsInput() || step.GradientOf(g, p) != nil {
+			continue
+		}
+		dims, ok := acc.Type.Shape.Ints()
+		for _, u := range slices.Clone(acc.Uses()) {
+			n := u.Node
+			if n == nil || u.Index != 0 || !ok || !n.Is("ScatterElements", "ScatterND") || n.Str("reduction", "none") != "add" {
+				continue
+			}
+			sum := n.Outputs[0]
+			backward.Scope, b.Scope = p.Name+"/zeros", p.Name
+			zeros := backward.Op("Expand", build.In(backward.Scalar(acc.Type.DType, 0), backward.Ints(dims...)))
+			added := b.Op("Add", build.In(acc, sum))
+			if err := cmp.Or(backward.Err(), b.Err()); err != nil {
+				return 0, err
+			}
+			zeros.Type, added.Type = sum.Type, sum.Type
+			n.SetInput(0, zeros)
+			g.TakeOver(sum, added)
+			added.Producer.SetInput(1, sum)
+			g.Rename(sum, p.Name+step.GradSuffix)
+			count++
+			break
+		}
+	}
+	if count == 0 {
+		return 0, nil
+	}
+	backward.Flush()
+	b.Flush()
+	return count, g.SortTopologically()
 }
 
 // begunWith is the gradient that the update of a parameter makes v of, nil for none.
