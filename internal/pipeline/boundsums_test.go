@@ -218,3 +218,33 @@ out norm float32[]
 		}
 	}
 }
+
+// TestBoundSumsAsGiven: a file that is kept as it was given has the roles of its own outputs, and
+// not the sums that outputs of the one that was planned are.
+func TestBoundSumsAsGiven(t *testing.T) {
+	kept := optim.Defaults(optim.Lion)
+	kept.KeepGrads = true
+	m := zooUpdated(t, "gpt2-tiny", kept, func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 32, 2, 97, 16, 4
+	})
+	p, err := NewPlanner(engine(t), m, Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Outputs: step.Rows})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.base().Analysis.Roles.Sums) == 0 {
+		t.Fatal("no gradient is summed up in its own memory")
+	}
+	f, err := p.Plan("none", 0)
+	if err == nil {
+		f, err = p.asGiven(f)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Roles().Check(f.Model.Graph); err != nil {
+		t.Error(err)
+	}
+	if len(p.base().Analysis.Roles.Sums) == 0 {
+		t.Error("the graph that was planned has lost its sums")
+	}
+}

@@ -491,8 +491,11 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 			left = append(left, rep)
 		}
 	}
+	variant, a := *p.base(), *p.base().Analysis
+	a.Roles = a.Roles.Within(m.Graph) // the given file has no sums as outputs
+	variant.Analysis = &a
 	return &File{
-		Variant: p.base(), Plan: plan, Reports: left, LowerBound: r.LowerBound, Model: m, Finished: true,
+		Variant: &variant, Plan: plan, Reports: left, LowerBound: r.LowerBound, Model: m, Finished: true,
 		Verdict:    planner.Verdict{Peak: p.Before.LivePeak, FLOPs: problem.FLOPs()},
 		Prediction: p.Before, Peak: p.Before.LivePeak,
 	}, nil
