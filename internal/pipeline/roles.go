@@ -2,6 +2,8 @@ package pipeline
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -52,7 +54,30 @@ func (p *preparation) forgetRoles() error {
 	if r.Loss != "" && gone("", r.Loss) {
 		return fmt.Errorf("--drop-output: %s is the loss, which must stay an output", r.Loss)
 	}
+	if in, next := staleState(g, r); in != nil {
+		return fmt.Errorf("--drop-output: %s is the next value of %s, from which the next update goes on: drop the outputs that are made of it too, or leave it", next, in.Name)
+	}
 	return p.setRoles(r.Within(g))
+}
+
+// staleState is an input of an optimizer's state whose next value is no output any more, though
+// others are still made of it: each step would go on from the first one's. A parameter or a running
+// statistic without one is frozen.
+func staleState(g *onnx.Graph, r step.Roles) (in *onnx.Value, next string) {
+	var forward *step.Slice
+	for _, name := range slices.Sorted(maps.Keys(r.New)) {
+		in, v := g.Value(name), g.Value(r.New[name])
+		if in == nil || v != nil && v.IsOutput() || len(in.Uses()) == 0 || slices.Contains(r.Buffers, name) {
+			continue
+		}
+		if loss := g.Value(r.Loss); forward == nil && loss != nil {
+			forward = step.DependenciesOf(g).Backward(step.Any, loss)
+		}
+		if forward != nil && !slices.ContainsFunc(in.Uses(), func(u onnx.Use) bool { return forward.Has(u.Node) }) {
+			return in, r.New[name]
+		}
+	}
+	return nil, ""
 }
 
 // setRoles puts roles in the place of those that are said, by the user or by the file.
