@@ -82,26 +82,26 @@ func sized(src *pipeline.Source, dims map[string]int64) (*onnx.Model, error) {
 	if err := checkDims(dims, src); err != nil {
 		return nil, err
 	}
-	if err := allSized(src, dims); err != nil {
+	if err := allSized(src, dims, dims); err != nil {
 		return nil, err
 	}
 	return src.Sized(dims)
 }
 
 // allSized refuses dimensions without a number, with a flag that gives them.
-func allSized(src *pipeline.Source, dims map[string]int64) error {
-	if open := dimLine(src.Model, pipeline.FreeDims(src.Model), dims); open != "" {
+func allSized(src *pipeline.Source, dims, typed map[string]int64) error {
+	if open := dimLine(src.Model, pipeline.FreeDims(src.Model), dims, typed); open != "" {
 		return fmt.Errorf("%s: planning needs a size for every dimension; missing: %s", src.Path, open)
 	}
 	return nil
 }
 
-// dimLine names the free dimensions that dims leave open and a flag that gives
-// all a number, for a person to change; "" where none is open. A dimension that
-// leads an input is taken for a batch.
-func dimLine(m *onnx.Model, free []string, dims map[string]int64) string {
+// dimLine names the free dimensions that dims leave open and a flag that gives these and
+// the typed ones a number, for a person to change; "" where none is open. A dimension
+// that leads an input is taken for a batch.
+func dimLine(m *onnx.Model, free []string, dims, typed map[string]int64) string {
 	var open []string
-	sizes := maps.Clone(dims)
+	sizes := maps.Clone(typed)
 	for _, name := range free {
 		if _, given := dims[name]; given {
 			continue

@@ -221,7 +221,7 @@ func dimensionsOf(m *onnx.Model, given map[string]int64) dimensions {
 			d.Free = append(d.Free, name)
 		}
 	}
-	d.open = dimLine(m, free, given)
+	d.open = dimLine(m, free, given, given)
 	return d
 }
 

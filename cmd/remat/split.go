@@ -77,7 +77,7 @@ func split(e *env, path, dir string, o pipeline.SplitOptions) (err error) {
 	if err := checkDims(e.dims, src); err != nil {
 		return err
 	}
-	if err := allSized(src, e.dims); err != nil {
+	if err := allSized(src, e.dims, e.dims); err != nil {
 		return err
 	}
 	engine, err := e.engine()

@@ -282,7 +282,7 @@ func (w *sweeper) foreign(size sweepSize) (*sizedGraph, error) {
 	}
 	dims, err := sizedDims(src, w.e.dims, size.batch, size.seq)
 	if err == nil {
-		err = allSized(src, dims)
+		err = allSized(src, dims, w.e.dims)
 	}
 	if err != nil {
 		src.Close()
