@@ -48,15 +48,20 @@ func (f *Files) Resolve(location string) (string, error) {
 	return path, nil
 }
 
-// PathCause drops the paths from a file error, which the caller names already.
+// PathCause drops the paths from a file error, which the caller names already, and the call of
+// the system's that failed.
 func PathCause(err error) error {
 	var at *os.PathError
 	var link *os.LinkError
 	switch {
 	case errors.As(err, &at):
-		return at.Err
+		err = at.Err
 	case errors.As(err, &link):
-		return link.Err
+		err = link.Err
+	}
+	var call *os.SyscallError
+	if errors.As(err, &call) {
+		return call.Err
 	}
 	return err
 }

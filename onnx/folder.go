@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -30,7 +31,7 @@ func MakeFolder(path string, write func(dir string) error) (err error) {
 		}
 	}()
 	if err := write(dir); err != nil {
-		return err
+		return &folderError{err, dir, path}
 	}
 	switch err := syscall.Rename(dir, path); { // os.Rename refuses an empty folder
 	case errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST):
@@ -40,6 +41,15 @@ func MakeFolder(path string, write func(dir string) error) (err error) {
 	}
 	return nil
 }
+
+// A folderError is one of a file in a folder that was being made, and names it at its place.
+type folderError struct {
+	err       error
+	dir, path string
+}
+
+func (e *folderError) Error() string { return strings.ReplaceAll(e.err.Error(), e.dir, e.path) }
+func (e *folderError) Unwrap() error { return e.err }
 
 // Vacant reports why no folder can be made at path: something is there, or the folder that
 // is to hold it is missing.

@@ -2,8 +2,10 @@ package onnx
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -54,5 +56,19 @@ func TestMakeFolder(t *testing.T) {
 	}
 	if err := MakeFolder(filepath.Join(dir, "no", "where"), put("e")); err == nil {
 		t.Error("a folder was made in one that is missing")
+	}
+}
+
+// TestFolderErrors: an error of a file in a folder that is being made names the file at its place,
+// and not the call of the system's that failed.
+func TestFolderErrors(t *testing.T) {
+	made := filepath.Join(t.TempDir(), "new")
+	err := MakeFolder(made, func(to string) error {
+		file := filepath.Join(to, "weights")
+		cause := &os.PathError{Op: "write", Path: file, Err: os.NewSyscallError("copy_file_range", syscall.ENOSPC)}
+		return fmt.Errorf("%s: %w", file, PathCause(cause))
+	})
+	if want := made + "/weights: no space left on device"; err == nil || err.Error() != want || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
