@@ -45,9 +45,10 @@ func (s *Source) With(m *onnx.Model) *Source {
 	return &Source{Path: s.Path, Model: m, hash: s.Hash(), data: s.data}
 }
 
-// Close releases the file and the copies of its model.
+// Close releases the file and the copies of its model. It reads nothing more of the file, which
+// may be gone or shorter by then.
 func (s *Source) Close() error {
-	err := s.GiveUp()
+	err := s.Slim()
 	return errors.Join(s.Model.Close(), err)
 }
 
