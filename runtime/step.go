@@ -89,10 +89,9 @@ func (s *Session) Step(ctx context.Context) (*Step, error) {
 	asked := s.asked()
 	step, err := s.step(ctx)
 	if err != nil {
-		if len(s.Updated()) > 0 {
-			s.torn = s.steps
-		}
-		return nil, s.refused(err, asked)
+		err = s.refused(err, asked)
+		s.steps-- // unless it is torn, the next one runs on the same values
+		return nil, err
 	}
 	if s.rehearsed() {
 		step.Device, step.Outputs, step.Seconds = s.deviceCost(asked), nil, 0
@@ -119,6 +118,9 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	defer s.dropSums() // of a step that fails
 	start := time.Now()
 	if err := s.run(ctx); err != nil {
+		if slices.ContainsFunc(s.inputs, func(in *input) bool { return in.inPlace }) {
+			s.torn = s.steps
+		}
 		if st := counter.State(); st.Refused > 0 {
 			err = s.outOfMemory(err, st, left)
 		} else if cause := s.outside(err); cause != nil && ctx.Err() == nil {
@@ -142,6 +144,9 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 		}
 	}
 	if err := s.afterStep(step); err != nil {
+		if len(s.Updated()) > 0 {
+			s.torn = s.steps
+		}
 		return nil, fmt.Errorf("step %d: %w", s.steps, err)
 	}
 	if !s.rehearsed() {
