@@ -89,7 +89,9 @@ func hold(g *onnx.Graph, held map[*onnx.Node]bool, failed error) bool {
 	var at *onnx.Node
 	for _, n := range g.Nodes {
 		if fromConstants(n, fixed, math.MaxInt64) {
-			fixed[n.Outputs[0]] = true
+			for _, o := range n.Returns() {
+				fixed[o] = true
+			}
 			alone = append(alone, n)
 			if n.Label() == skip.What && !held[n] {
 				at = n
@@ -181,7 +183,10 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 	var roots []*onnx.Node
 	for _, n := range r.graph.Nodes {
 		if fromConstants(n, fixed, most) {
-			if fixed[n.Outputs[0]] = true; strings.HasPrefix(n.OpType(), "Reduce") {
+			for _, o := range n.Returns() {
+				fixed[o] = true
+			}
+			if strings.HasPrefix(n.OpType(), "Reduce") {
 				roots = append(roots, n)
 			}
 			continue
@@ -189,18 +194,24 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 		if !fromAlone(n, alone, fixed, most) {
 			continue
 		}
-		o := n.Outputs[0]
-		alone[o] = true
-		if r.ruleOf(n) != nil && unranked(n) == nil {
-			_, err := r.ruled(n)
+		for _, o := range n.Returns() {
+			alone[o] = true
+		}
+		if r.ruleOf(n) == nil || unranked(n) != nil {
+			continue
+		}
+		_, err := r.ruled(n)
+		root := timesZero(n)
+		for _, o := range n.Returns() {
 			apart := r.stretchesOf(o) > 1 // nothing cuts it so
 			if err != nil || r.shardingOf(o) == partialSum || apart {
 				delete(r.shardings, o)
 				delete(r.stretches, o)
 			}
-			if err == nil && !apart && r.shardingOf(o) == unknown || timesZero(n) {
-				roots = append(roots, n)
-			}
+			root = root || err == nil && !apart && r.shardingOf(o) == unknown
+		}
+		if root {
+			roots = append(roots, n)
 		}
 	}
 	whole := map[*onnx.Node]bool{}
@@ -212,8 +223,14 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 			if !alone[v] && !fixed[v] {
 				continue
 			}
-			if c := r.shardingOf(v); c >= 0 {
-				kept[v] = c
+			made := []*onnx.Value{v}
+			if v.Producer != nil {
+				made = v.Producer.Outputs // slices may read what it makes beside v
+			}
+			for _, o := range made {
+				if c := r.shardingOf(o); c >= 0 {
+					kept[o] = c
+				}
 			}
 			if v.Producer != nil && !whole[v.Producer] {
 				roots = append(roots, v.Producer)
@@ -230,29 +247,33 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 }
 
 // fromAlone reports a node that reads one of these values, and beside them only constants and what
-// is fixed, and makes one value of at most that many elements.
+// is fixed, and makes values of at most that many elements.
 func fromAlone(n *onnx.Node, alone, fixed map[*onnx.Value]bool, most int64) bool {
 	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return alone[v] }) &&
 		makesLittle(n, most, func(v *onnx.Value) bool { return alone[v] || fixed[v] })
 }
 
-// fromConstants reports a node that makes one value of at most that many elements of constants
+// fromConstants reports a node that makes values of at most that many elements of constants
 // alone, and of what is fixed, as labels that are the same for all samples.
 func fromConstants(n *onnx.Node, fixed map[*onnx.Value]bool, most int64) bool {
 	return len(n.Inputs) > 0 && makesLittle(n, most, func(v *onnx.Value) bool { return fixed[v] })
 }
 
-// makesLittle reports a node that reads only constants and what is known, and makes one value of at
-// most that many elements.
+// makesLittle reports a node that reads only constants and what is known, and makes values of at
+// most that many elements each, as labels of several kinds that are split.
 func makesLittle(n *onnx.Node, most int64, known func(*onnx.Value) bool) bool {
-	if len(n.Outputs) != 1 || len(n.Captures) > 0 || !n.Outputs[0].Type.Ranked {
+	if len(n.Captures) > 0 {
 		return false
 	}
 	if slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !known(v) && v.Constant() == nil }) {
 		return false
 	}
-	elements, ok := n.Outputs[0].Type.Shape.Elements().Int()
-	return ok && elements <= most
+	for _, o := range n.Returns() {
+		if elements, ok := o.Type.Shape.Elements().Int(); !o.Type.Ranked || !ok || elements > most {
+			return false
+		}
+	}
+	return true
 }
 
 // batchRules are the rules of operators that work sample by sample, and of those
