@@ -162,7 +162,15 @@ func (a *applier) results() []*onnx.Value {
 // node clones one node for part i.
 func (a *applier) node(n *onnx.Node, i int64) error {
 	inputs := make([]*onnx.Value, len(n.Inputs))
+	o := a.table(n.Outputs[0])
+	scatters := a.sum[o] != nil && a.shardingOf(o) == partialSum && n.Is("ScatterElements", "ScatterND") && (isZero(n.Inputs[0]) || a.startsWhole(n))
+	if scatters {
+		inputs[0], a.sum[o] = a.sum[o], nil
+	}
 	for k, v := range n.Reads() {
+		if k == 0 && scatters {
+			continue
+		}
 		w, err := a.input(n, k, v, i)
 		if err != nil {
 			return err
@@ -172,14 +180,10 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 	if err := a.apart(n, inputs); err != nil {
 		return err
 	}
-	o := a.table(n.Outputs[0])
 	if sum := a.sum[o]; sum != nil && a.addsInto(n) {
 		a.now[n.Outputs[0]] = a.gemm(n, inputs, sum)
 		a.sum[o] = nil // already added
 		return a.b.Err()
-	}
-	if sum := a.sum[o]; sum != nil && a.shardingOf(o) == partialSum && n.Is("ScatterElements", "ScatterND") && isZero(n.Inputs[0]) {
-		inputs[0], a.sum[o] = sum, nil
 	}
 	names := make([]string, len(n.Outputs))
 	for k, o := range n.Returns() {

@@ -413,7 +413,8 @@ func repeated(r *Region, n *onnx.Node) (bool, error) {
 }
 
 // scatter: rows of the batch that are added to a table, as for the gradient of an
-// embedding, are summands of it; ScatterElements along another axis and ScatterND before it pass the
+// embedding, are summands of it, and so is what is in the table before, which the first part
+// takes in, as the gradient of a penalty; ScatterElements along another axis and ScatterND before it pass the
 // division on, and so do places within a part.
 func scatter(r *Region, n *onnx.Node) (bool, error) {
 	if pool := r.poolOf(n.Inputs[1]); pool != nil {
@@ -441,6 +442,13 @@ func scatter(r *Region, n *onnx.Node) (bool, error) {
 		return false, nil
 	case b != c || n.Is("ScatterND") && int(b) >= rank(n.Inputs[1])-1 || n.Str("reduction", "") != "add":
 		return false, fmt.Errorf("scatters along the split axis")
+	case r.startsWhole(n):
+		if r.waiting = true; !r.settled {
+			return false, nil
+		}
+		if _, err := r.setInput(n, 0, replicated); err != nil {
+			return false, err
+		}
 	case !isZero(n.Inputs[0]) && r.shardingOf(n.Inputs[0]) == unknown && n.Inputs[0].Producer != nil:
 		return false, nil
 	case !isZero(n.Inputs[0]) && !r.scattersInto(n):
@@ -531,6 +539,13 @@ func (r *Region) scattered(sum *onnx.Value) *onnx.Node {
 		return nil
 	}
 	return uses[0].Node
+}
+
+// startsWhole reports a node that scatters into what is made outside of the region: the first part does so, and
+// the others go on with the sum.
+func (r *Region) startsWhole(n *onnx.Node) bool {
+	table := n.Inputs[0]
+	return !isZero(table) && r.shardingOf(table) != partialSum && table.Producer != nil && !r.in[table.Producer]
 }
 
 // isZero reports zeros of any shape.

@@ -87,6 +87,8 @@ type Region struct {
 	whole     map[onnx.Use]bool     // inputs that every part reads as they are
 	counted   map[onnx.Use]counted  // places that each part counts from its own first row
 	samples   int64                 // of the batch, where it is that which is divided
+	waiting   bool                  // a node scatters into what may come from outside
+	settled   bool                  // what is not in the region by now does
 	limit     int64                 // elements from which a value counts as big
 	// extents are those that are cut: the number of parts must divide all.
 	extents []int64
@@ -204,7 +206,10 @@ func (r *Region) grow() error {
 			return err
 		}
 		if len(r.in) == before {
-			break
+			if !r.waiting || r.settled {
+				break
+			}
+			r.settled = true
 		}
 	}
 	r.Nodes = r.inOrder()
