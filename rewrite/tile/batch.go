@@ -287,7 +287,7 @@ var batchRules = map[string]rule{
 	"LSTM": recurrent, "GRU": recurrent, "RNN": recurrent,
 	"LayerNormalization": normalized, "RMSNormalization": normalized, "SimplifiedLayerNormalization": normalized,
 	"ReduceProd": reduce, "ReduceLogSum": reduce, "Hardmax": alongAxis, "LpNormalization": alongOwn, "LRN": perSample,
-	"GlobalLpPool": perSample, "Col2Im": perSample, "DFT": transformed, "Det": determinant, "ReverseSequence": reversed,
+	"GlobalLpPool": perSample, "Col2Im": perSample, "DFT": transformed, "STFT": perSample, "Det": determinant, "ReverseSequence": reversed,
 	"RotaryEmbedding": rotated, "OneHot": encoded, "GroupNormalization": perSample, "MeanVarianceNormalization": standardized,
 	"Dropout": drawn, "RandomNormalLike": drawn, "RandomUniformLike": drawn, "Bernoulli": drawn,
 	"GridSample": sampled, "Einsum": multiplied, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
