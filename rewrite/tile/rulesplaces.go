@@ -55,11 +55,17 @@ func lookUpOwnTuples(r *Region, n *onnx.Node) (known, changed bool, err error) {
 }
 
 // scatterOwn: ScatterElements into zeros at places of each sample's own along the axis of the
-// places.
+// places, and ScatterND into what is divided, by the column of its tuples that names the divided axis.
 func scatterOwn(r *Region, n *onnx.Node) (known, changed bool, err error) {
 	table, rows := n.Inputs[0], n.Inputs[2]
-	if !n.Is("ScatterElements") {
-		return false, false, nil
+	if n.Is("ScatterND") {
+		list, named, err := tuplesOf(n)
+		axis := r.shardingOf(table)
+		if err != nil || list == 0 || axis < 0 || axis >= named {
+			return false, false, err
+		}
+		along := outermostOf(n.Inputs[1], int(list))
+		return r.own(n, table, counted{column: int(axis), tuple: int(named)}, axis, along, []*onnx.Value{rows}, axis)
 	}
 	axis := sharding(axisOf(n, 0, table))
 	if divided := r.shardingOf(rows) == axis || r.shardingOf(table) == axis; !divided || !isZero(table) && r.shardingOf(table) != axis {
@@ -126,6 +132,20 @@ func (r *Region) own(n *onnx.Node, data *onnx.Value, c counted, axis, along shar
 // of their axes.
 func (r *Region) ofEachSample(v *onnx.Value, c *counted, along int) bool {
 	computed := v.Constant() == nil
+	column, tuple := c.column, c.tuple
+	if n := v.Producer; column >= 0 && n != nil && n.Is("Concat") && isAxis(n.Int("axis", 0), v, rank(v)-1) {
+		for _, piece := range n.Inputs { // the one that holds the column
+			width, static := piece.Type.Shape[rank(piece)-1].Int()
+			if !static {
+				return false
+			}
+			if column < int(width) {
+				v, tuple = piece, int(width)
+				break
+			}
+			column -= int(width)
+		}
+	}
 	for c.column < 0 && v.Producer != nil && v.Producer.Is("Expand") && rank(v.Producer.Inputs[0]) == rank(v) && v.Producer.Inputs[0].Type.Shape[along] == v.Type.Shape[along] {
 		v = v.Producer.Inputs[0] // to others along other axes
 	}
@@ -137,7 +157,7 @@ func (r *Region) ofEachSample(v *onnx.Value, c *counted, along int) bool {
 	inner, _ := onnx.Elements(dims[along+1:])
 	rows, each := c.extent/r.samples, dims[along]/r.samples
 	for i := range low {
-		if c.column >= 0 && i%c.tuple != c.column {
+		if column >= 0 && i%tuple != column {
 			continue
 		}
 		if high[i] < 0 {
@@ -177,17 +197,19 @@ func bounded(v *onnx.Value, steps int) (low, high []int64, ok bool) {
 		end, _ := n.Inputs[1].Number()
 		return below(int64(end))
 	case n.Is("Add"):
-		return boundedSum(n, steps)
+		return boundedSum(v, n.Inputs, steps)
+	case n.Is("Expand"):
+		return boundedSum(v, n.Inputs[:1], steps)
 	}
 	return nil, nil, false
 }
 
-// boundedSum is bounded for an Add.
-func boundedSum(n *onnx.Node, steps int) (low, high []int64, ok bool) {
-	shape, _ := n.Outputs[0].Type.Shape.Ints()
+// boundedSum is bounded for a sum of summands that are broadcast to it.
+func boundedSum(sum *onnx.Value, summands []*onnx.Value, steps int) (low, high []int64, ok bool) {
+	shape, _ := sum.Type.Shape.Ints()
 	count, _ := onnx.Elements(shape)
 	low, high = make([]int64, count), make([]int64, count)
-	for _, v := range n.Inputs {
+	for _, v := range summands {
 		l, h, ok := bounded(v, steps-1)
 		if !ok {
 			return nil, nil, false
