@@ -198,6 +198,10 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 		}
 		op, inputs = "Reshape", build.In(inputs[0], shape)
 	}
+	if n.Is("Conv", "ConvTranspose") && a.ownGroups(n) {
+		attrs = slices.DeleteFunc(attrs, func(at onnx.Attribute) bool { return at.GetName() == "group" })
+		attrs = append(attrs, onnx.IntAttr("group", n.Int("group", 1)/a.parts))
+	}
 	seeded := i > 0 && n.Has("seed") && traits.Draws(n)
 	if seeded {
 		attrs = slices.DeleteFunc(attrs, func(at onnx.Attribute) bool { return at.GetName() == "seed" })

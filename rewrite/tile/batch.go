@@ -668,7 +668,8 @@ func (r *Region) wouldSplit(values ...*onnx.Value) error {
 }
 
 // convolve: samples of the input are samples of the output. A convolution whose input
-// channels are the batch, as that for a weight's gradient, contracts it, a stretch in each group.
+// channels are the batch, as that for a weight's gradient, contracts it, a stretch in each group. Where
+// each sample has groups and filters of its own, a part has those of its samples.
 func convolve(r *Region, n *onnx.Node) (bool, error) {
 	x, w, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
 	if err := r.wouldSplit(n.In(2)); err != nil {
@@ -679,12 +680,20 @@ func convolve(r *Region, n *onnx.Node) (bool, error) {
 		return r.set(out, 0)
 	case a == unknown && b < 0 && r.shardingOf(out) == 0:
 		return r.set(x, 0)
+	case a == 1 && b == 0 && n.In(2) == nil && r.ownGroups(n):
+		return r.set(out, 1)
 	case a == 1 && b == 1 && n.Is("Conv") && n.In(2) == nil && r.contracts(n):
 		return r.set(out, partialSum)
 	case a == unknown || a == 1 && b == unknown:
 		return false, nil
 	}
 	return false, fmt.Errorf("works along the split axis")
+}
+
+// ownGroups reports a convolution whose groups are the batch, or several of them a sample.
+func (r *Region) ownGroups(n *onnx.Node) bool {
+	x, w := n.Inputs[0], n.Inputs[1]
+	return r.shardingOf(x) == 1 && r.shardingOf(w) == 0 && r.stretchesOf(x) == 1 && r.stretchesOf(w) == 1 && r.samples > 1 && n.Int("group", 1)%r.samples == 0
 }
 
 // contracts reports a Conv of channels that are the batch, which sums over them: a stretch in each group,
