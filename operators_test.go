@@ -117,7 +117,7 @@ var operatorTables = []operatorTable{
 		has:  func(o infer.Operator) bool { return tile.DividesBatch(o.Domain, o.Op) },
 		without: map[string]string{
 			lowered:                                unpacked + " " + trainingOperators + " " + fusedOperators + " " + attentionOperators + " com.microsoft.BiasSoftmax com.microsoft.Inverse",
-			"it opens into others first":           "AffineGrid Attention CastLike Compress CumProd DeformConv NegativeLogLikelihoodLoss Scatter SoftmaxCrossEntropyLoss Upsample",
+			"it opens into others first":           "AffineGrid CastLike Compress CumProd DeformConv NegativeLogLikelihoodLoss Scatter SoftmaxCrossEntropyLoss Upsample",
 			"it reads nothing of the batch":        windowOperators + " Constant EyeLike RandomNormal RandomUniform Range Shape Size",
 			"parts of it would draw other numbers": "Multinomial",
 			"its output has a size or places that only the run knows": "NonMaxSuppression NonZero Unique",

@@ -288,7 +288,7 @@ var batchRules = map[string]rule{
 	"LayerNormalization": normalized, "RMSNormalization": normalized, "SimplifiedLayerNormalization": normalized,
 	"ReduceProd": reduce, "ReduceLogSum": reduce, "Hardmax": alongAxis, "LpNormalization": alongOwn, "LRN": perSample,
 	"GlobalLpPool": perSample, "Col2Im": perSample, "DFT": transformed, "STFT": perSample, "Det": determinant, "ReverseSequence": reversed,
-	"RotaryEmbedding": rotated, "OneHot": encoded, "GroupNormalization": perSample, "MeanVarianceNormalization": standardized,
+	"Attention": attended, "RotaryEmbedding": rotated, "OneHot": encoded, "GroupNormalization": perSample, "MeanVarianceNormalization": standardized,
 	"Dropout": drawn, "RandomNormalLike": drawn, "RandomUniformLike": drawn, "Bernoulli": drawn,
 	"GridSample": sampled, "Einsum": multiplied, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
 	"Concat": joinedAlong, "Split": splitAlong,

@@ -189,6 +189,8 @@ var batchCases = []batchCase{
 	{row: "DFT", name: "along the axis before the last", body: "init s int64[4] = [4,12,6,1]\nz = Reshape(x, s)\ny = DFT(z)"},
 	{row: "DFT", name: "of opset 17", opset: "17", body: "init s int64[4] = [4,6,12,1]\nz = Reshape(x, s)\ny = DFT(z) {axis=2}"},
 	{row: "STFT", body: "init s int64[3] = [4,72,1]\nz = Reshape(x, s)\ninit f int64[] = 6\ninit n int64[] = 8\nin w F[8]\ny = STFT(z, f, w, n)"},
+	{row: "Attention", opset: "23", body: "init s int64[4] = [4,2,6,6]\nq = Reshape(x, s)\nin m F[6,6]\ny = Attention(q, x, x, m)"},
+	{row: "Attention", name: "by a mask of each sample", opset: "23", body: "in k F[4,5,12]\nin m F[4,1,6,5]\ninit s int64[3] = [4,6,12]\nq = Reshape(x, s)\ny = Attention(q, k, k, m) {q_num_heads=2, kv_num_heads=2}"},
 	{row: "Det", body: "y = Det(x)"},
 	{row: "ReverseSequence", body: "in l int64[4]\na = Transpose(x) {perm=[2,0,1,3]}\ny = ReverseSequence(a, l)", exact: true},
 	{row: "ReverseSequence", name: "of what is no batch", body: "init l int64[2] = [6,3]\nz = Transpose(x) {perm=[2,1,0,3]}\ny = ReverseSequence(z, l)", exact: true},

@@ -42,6 +42,24 @@ func transformed(r *Region, n *onnx.Node) (bool, error) {
 	return r.apart(n, along...)
 }
 
+// attended: Attention of what takes no gradient, by samples. A mask may have one for each, if it has all four axes.
+func attended(r *Region, n *onnx.Node) (bool, error) {
+	axes := map[*onnx.Value]sharding{}
+	for k, v := range n.Reads() {
+		if k == 3 && (rank(v) < 4 || v.Type.Shape[0].Is(1)) {
+			if err := r.wouldSplit(v); err != nil {
+				return false, err
+			}
+			continue
+		}
+		axes[v] = 0
+	}
+	for _, v := range n.Returns() {
+		axes[v] = 0
+	}
+	return r.along(n, axes)
+}
+
 // determinant: of the last two axes.
 func determinant(r *Region, n *onnx.Node) (bool, error) { return r.apart(n, -2, -1) }
 
