@@ -59,25 +59,8 @@ func (l *Left) Lacks(g *onnx.Graph) (count int) {
 // what makes n's outputs now does not, itself or by values that g does not have.
 func (l *Left) bypassed(g *onnx.Graph, n *onnx.Node, v *onnx.Value) bool {
 	return slices.ContainsFunc(n.Outputs, func(o *onnx.Value) bool {
-		return o != nil && l.reads[o.Name] != nil && !l.leads(g, v.Name, o.Name, map[string]bool{})
+		return o != nil && l.reads[o.Name] != nil && !l.known(g, o.Name)[v]
 	})
-}
-
-// leads reports that a value is read to make another one, directly or by values
-// that are not in g and not in seen, which it adds to.
-func (l *Left) leads(g *onnx.Graph, from, to string, seen map[string]bool) bool {
-	if l.reads[to][from] {
-		return true
-	}
-	for name := range l.reads[to] {
-		if g.Value(name) != nil || seen[name] {
-			continue
-		}
-		if seen[name] = true; l.leads(g, from, name, seen) {
-			return true
-		}
-	}
-	return false
 }
 
 // known are the values of g that are read to make one, directly or by values that are not in g.
