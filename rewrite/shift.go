@@ -52,7 +52,8 @@ type reading struct{ output, node, input int }
 
 const (
 	none = -1 << 31
-	// alikeLeast is how many nodes begin a shift at least: one period is taken out, beside three that stay.
+	// alikeLeast is how many nodes begin a shift at least: of fewer periods, of which two or three stay, little is
+	// taken out.
 	alikeLeast = 4
 	// lookEdges is how far nodes look alike that begin a shift. In a transformer a layer is two edges long.
 	lookEdges = 3
