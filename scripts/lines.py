@@ -43,6 +43,8 @@ WHY = {
     "rewrite/quantize": "frozen weights in int8 and int4",
     "rewrite/stage": "graphs cut into stages and buckets",
     "rewrite/tile": "micro-batches, sums in slices, a workspace in bytes",
+    "rewrite": "layers told from a few of them, what CUDA has no right kernel for, packed sequences, guards against the next fusion",
+    "internal/ortest": "graphs as text, feeds and checks that all packages' tests share",
     "runtime": "slabs, rehearsals, what outputs share, providers",
     "runtime/mpi": "MPI, loaded where it is",
     "runtime/ort": "the slab's and the counting allocators, sessions that leave nothing",
