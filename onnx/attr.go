@@ -1,6 +1,8 @@
 package onnx
 
 import (
+	"slices"
+
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
@@ -16,6 +18,11 @@ func (n *Node) Attr(name string) *pb.AttributeProto {
 
 // Has reports that the attribute is given.
 func (n *Node) Has(name string) bool { return n.Attr(name) != nil }
+
+// AttrsBut lists the attributes but for those of these names.
+func (n *Node) AttrsBut(names ...string) []Attribute {
+	return slices.DeleteFunc(slices.Clone(n.Proto.GetAttribute()), func(a Attribute) bool { return slices.Contains(names, a.GetName()) })
+}
 
 // Int returns an integer attribute, or the default.
 func (n *Node) Int(name string, def int64) int64 {

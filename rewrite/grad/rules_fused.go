@@ -8,7 +8,6 @@ package grad
 
 import (
 	"math"
-	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -323,10 +322,7 @@ func (c *Context) activated(v *onnx.Value, op string, params []float32) *onnx.Va
 
 func gradFusedConv(c *Context) {
 	c.Decompose(func() []*onnx.Value {
-		attrs := slices.DeleteFunc(slices.Clone(c.Node.Proto.Attribute), func(a onnx.Attribute) bool {
-			return a.GetName() == "activation" || a.GetName() == "activation_params"
-		})
-		y := c.Op("Conv", build.In(c.In(0), c.In(1), c.In(2)), attrs...)
+		y := c.Op("Conv", build.In(c.In(0), c.In(1), c.In(2)), c.Node.AttrsBut("activation", "activation_params")...)
 		if z := c.In(3); z != nil {
 			y = c.Plus(y, z)
 		}

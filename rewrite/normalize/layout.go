@@ -33,8 +33,7 @@ func (s *state) timeFirst(n *onnx.Node) {
 			inputs[i] = permuted(n.In(i), 1, 0, 2)
 		}
 	}
-	attrs := slices.DeleteFunc(slices.Clone(n.Proto.Attribute), func(a onnx.Attribute) bool { return a.GetName() == "layout" })
-	made := s.b.Node("", n.OpType(), inputs, len(n.Outputs), attrs...)
+	made := s.b.Node("", n.OpType(), inputs, len(n.Outputs), n.AttrsBut("layout")...)
 	outs := make([]*onnx.Value, len(made))
 	for i, v := range made {
 		switch {

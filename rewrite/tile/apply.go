@@ -162,15 +162,7 @@ func (a *applier) results() []*onnx.Value {
 // node clones one node for part i.
 func (a *applier) node(n *onnx.Node, i int64) error {
 	inputs := make([]*onnx.Value, len(n.Inputs))
-	o := a.table(n.Outputs[0])
-	scatters := a.sum[o] != nil && a.shardingOf(o) == partialSum && n.Is("ScatterElements", "ScatterND") && (isZero(n.Inputs[0]) || a.startsWhole(n))
-	if scatters {
-		inputs[0], a.sum[o] = a.sum[o], nil
-	}
 	for k, v := range n.Reads() {
-		if k == 0 && scatters {
-			continue
-		}
 		w, err := a.input(n, k, v, i)
 		if err != nil {
 			return err
@@ -180,16 +172,20 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 	if err := a.apart(n, inputs); err != nil {
 		return err
 	}
+	o := a.table(n.Outputs[0])
 	if sum := a.sum[o]; sum != nil && a.addsInto(n) {
 		a.now[n.Outputs[0]] = a.gemm(n, inputs, sum)
 		a.sum[o] = nil // already added
 		return a.b.Err()
 	}
+	if sum := a.sum[o]; sum != nil && a.shardingOf(o) == partialSum && n.Is("ScatterElements", "ScatterND") && (isZero(n.Inputs[0]) || a.startsWhole(n)) {
+		inputs[0], a.sum[o] = sum, nil
+	}
 	names := make([]string, len(n.Outputs))
 	for k, o := range n.Returns() {
 		names[k] = fmt.Sprintf("%s%d/%s", a.b.Prefix, i, o.Name)
 	}
-	op, attrs := n.OpType(), slices.Clone(n.Proto.GetAttribute())
+	op, attrs := n.OpType(), n.AttrsBut()
 	if n.Is("Squeeze") && n.In(1) == nil && !n.Has("axes") {
 		// Without axes it would take away the divided one, too, in parts of one element.
 		shape, err := a.shapeOf(n.Outputs[0])
@@ -199,12 +195,11 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 		op, inputs = "Reshape", build.In(inputs[0], shape)
 	}
 	if n.Is("Conv", "ConvTranspose") && a.ownGroups(n) {
-		attrs = slices.DeleteFunc(attrs, func(at onnx.Attribute) bool { return at.GetName() == "group" })
-		attrs = append(attrs, onnx.IntAttr("group", n.Int("group", 1)/a.parts))
+		attrs = append(n.AttrsBut("group"), onnx.IntAttr("group", n.Int("group", 1)/a.parts))
 	}
 	seeded := i > 0 && n.Has("seed") && traits.Draws(n)
 	if seeded {
-		attrs = slices.DeleteFunc(attrs, func(at onnx.Attribute) bool { return at.GetName() == "seed" })
+		attrs = n.AttrsBut("seed")
 	}
 	outs := a.b.NodeNamed(n.Domain(), op, fmt.Sprintf("%s%d/%s", a.b.Prefix, i, n.Label()), inputs, names, attrs...)
 	for k, o := range n.Returns() {

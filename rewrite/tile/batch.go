@@ -89,9 +89,7 @@ func hold(g *onnx.Graph, held map[*onnx.Node]bool, failed error) bool {
 	var at *onnx.Node
 	for _, n := range g.Nodes {
 		if fromConstants(n, fixed, math.MaxInt64) {
-			for _, o := range n.Returns() {
-				fixed[o] = true
-			}
+			mark(n, fixed)
 			alone = append(alone, n)
 			if n.Label() == skip.What && !held[n] {
 				at = n
@@ -183,9 +181,7 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 	var roots []*onnx.Node
 	for _, n := range r.graph.Nodes {
 		if fromConstants(n, fixed, most) {
-			for _, o := range n.Returns() {
-				fixed[o] = true
-			}
+			mark(n, fixed)
 			if strings.HasPrefix(n.OpType(), "Reduce") {
 				roots = append(roots, n)
 			}
@@ -194,9 +190,7 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 		if !fromAlone(n, alone, fixed, most) {
 			continue
 		}
-		for _, o := range n.Returns() {
-			alone[o] = true
-		}
+		mark(n, alone)
 		if r.ruleOf(n) == nil || unranked(n) != nil {
 			continue
 		}
@@ -244,6 +238,13 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 	clear(r.counted)
 	r.shardings = kept
 	return whole
+}
+
+// mark adds what a node makes to a set.
+func mark(n *onnx.Node, set map[*onnx.Value]bool) {
+	for _, o := range n.Returns() {
+		set[o] = true
+	}
 }
 
 // fromAlone reports a node that reads one of these values, and beside them only constants and what

@@ -44,14 +44,22 @@ func lookUpOwn(r *Region, n *onnx.Node) (known, changed bool, err error) {
 
 // lookUpOwnTuples: GatherND so, by the column of its tuples that names the divided axis.
 func lookUpOwnTuples(r *Region, n *onnx.Node) (known, changed bool, err error) {
-	data, tuples := n.Inputs[0], n.Inputs[1]
-	list, named, err := tuplesOf(n)
-	axis := r.shardingOf(data)
-	if err != nil || list == 0 || axis < 0 || axis >= named || n.Int("batch_dims", 0) != 0 {
+	c, axis, along, ok, err := r.byTuples(n)
+	if !ok || n.Int("batch_dims", 0) != 0 {
 		return false, false, err
 	}
-	along := outermostOf(tuples, int(list))
-	return r.own(n, data, counted{column: int(axis), tuple: int(named)}, axis, along, nil, along)
+	return r.own(n, n.Inputs[0], c, axis, along, nil, along)
+}
+
+// byTuples tells the axis along which what tuples point into is divided, their column that names it, and the
+// axis of the tuples themselves that goes with it; ok is false where none does.
+func (r *Region) byTuples(n *onnx.Node) (c counted, axis, along sharding, ok bool, err error) {
+	list, named, err := tuplesOf(n)
+	axis = r.shardingOf(n.Inputs[0])
+	if err != nil || list == 0 || axis < 0 || axis >= named {
+		return c, axis, unknown, false, err
+	}
+	return counted{column: int(axis), tuple: int(named)}, axis, outermostOf(n.Inputs[1], int(list)), true, nil
 }
 
 // scatterOwn: ScatterElements into zeros at places of each sample's own along the axis of the
@@ -59,13 +67,11 @@ func lookUpOwnTuples(r *Region, n *onnx.Node) (known, changed bool, err error) {
 func scatterOwn(r *Region, n *onnx.Node) (known, changed bool, err error) {
 	table, rows := n.Inputs[0], n.Inputs[2]
 	if n.Is("ScatterND") {
-		list, named, err := tuplesOf(n)
-		axis := r.shardingOf(table)
-		if err != nil || list == 0 || axis < 0 || axis >= named {
+		c, axis, along, ok, err := r.byTuples(n)
+		if !ok {
 			return false, false, err
 		}
-		along := outermostOf(n.Inputs[1], int(list))
-		return r.own(n, table, counted{column: int(axis), tuple: int(named)}, axis, along, []*onnx.Value{rows}, axis)
+		return r.own(n, table, c, axis, along, []*onnx.Value{rows}, axis)
 	}
 	axis := sharding(axisOf(n, 0, table))
 	if divided := r.shardingOf(rows) == axis || r.shardingOf(table) == axis; !divided || !isZero(table) && r.shardingOf(table) != axis {
@@ -132,20 +138,7 @@ func (r *Region) own(n *onnx.Node, data *onnx.Value, c counted, axis, along shar
 // of their axes.
 func (r *Region) ofEachSample(v *onnx.Value, c *counted, along int) bool {
 	computed := v.Constant() == nil
-	column, tuple := c.column, c.tuple
-	if n := v.Producer; column >= 0 && n != nil && n.Is("Concat") && isAxis(n.Int("axis", 0), v, rank(v)-1) {
-		for _, piece := range n.Inputs { // the one that holds the column
-			width, static := piece.Type.Shape[rank(piece)-1].Int()
-			if !static {
-				return false
-			}
-			if column < int(width) {
-				v, tuple = piece, int(width)
-				break
-			}
-			column -= int(width)
-		}
-	}
+	v, column, tuple := joinedColumn(v, c.column, c.tuple)
 	for c.column < 0 && v.Producer != nil && v.Producer.Is("Expand") && rank(v.Producer.Inputs[0]) == rank(v) && v.Producer.Inputs[0].Type.Shape[along] == v.Type.Shape[along] {
 		v = v.Producer.Inputs[0] // to others along other axes
 	}
@@ -169,6 +162,27 @@ func (r *Region) ofEachSample(v *onnx.Value, c *counted, along int) bool {
 		}
 	}
 	return !(computed && c.fromEnd && c.column >= 0)
+}
+
+// joinedColumn is the value of narrower tuples that holds a column of tuples which are joined, with its place
+// in those, of so many; what is given where they are not joined.
+func joinedColumn(v *onnx.Value, column, tuple int) (*onnx.Value, int, int) {
+	n := v.Producer
+	if column < 0 || n == nil || !n.Is("Concat") || !isAxis(n.Int("axis", 0), v, rank(v)-1) {
+		return v, column, tuple
+	}
+	at := column
+	for _, piece := range n.Inputs {
+		width, static := piece.Type.Shape[rank(piece)-1].Int()
+		switch {
+		case !static:
+			return v, column, tuple
+		case at < int(width):
+			return piece, at, int(width)
+		}
+		at -= int(width)
+	}
+	return v, column, tuple
 }
 
 // bounded are the least and the most that each element of a value may be; false where that is not
