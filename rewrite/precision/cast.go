@@ -311,7 +311,7 @@ func (p *pass) statistic(v *onnx.Value) bool {
 		if a >= 0 && b >= 0 && a > 4*b || (a < 0 || b < 0) && p.smaller(v, v.Producer) {
 			return true
 		}
-		if v.Index > 0 && v.Producer.Is("LayerNormalization", "BatchNormalization") {
+		if v.Index > 0 && v.Producer.Is("LayerNormalization", "SimplifiedLayerNormalization", "BatchNormalization") {
 			return true
 		}
 	}

@@ -56,7 +56,7 @@ type ports struct{ in, out []int }
 
 var wide = map[string]ports{
 	"Resize": {in: []int{1, 2}}, "Upsample": {in: []int{1}}, "Dropout": {in: []int{1}},
-	"LayerNormalization": {out: []int{1, 2}}, "BatchNormalization": {in: []int{1, 2, 3, 4}, out: []int{1, 2}},
+	"LayerNormalization": {out: []int{1, 2}}, "SimplifiedLayerNormalization": {out: []int{1}}, "BatchNormalization": {in: []int{1, 2, 3, 4}, out: []int{1, 2}},
 }
 
 // moves are the operators that copy values without arithmetic.

@@ -50,3 +50,32 @@ func TestNormsOfSmallDeviations(t *testing.T) {
 		}
 	}
 }
+
+// TestStatisticsOfNorms: what a norm saves for its gradient is float32 also where it runs in half, on
+// every provider's kernels.
+func TestStatisticsOfNorms(t *testing.T) {
+	for _, norm := range []string{"y = LayerNormalization(h, scale, bias)", "y = SimplifiedLayerNormalization(h, scale)"} {
+		for _, o := range []Options{
+			{To: onnx.Float16, Provider: kernels.CPU}, {To: onnx.BFloat16, Provider: kernels.CPU}, {To: onnx.Float16, Provider: kernels.CUDA},
+			{To: onnx.Float16, Emulate: true, Provider: kernels.CPU}, {To: onnx.Float16, StashOnly: true, Provider: kernels.CPU},
+		} {
+			s := derived(t, `in x float32[2,4]
+				init W float32[4,4] = [0.5,-1,2,1,0.25,1,-0.5,1,2,1,1,-1,1,0.5,2,-2]
+				init scale float32[4] = [1,2,1,0.5]
+				init bias float32[4] = [0.5,1,-1,0.25]
+				h = MatMul(x, W)
+				`+norm+`
+				q = MatMul(y, W)
+				loss = ReduceMean(q) {keepdims=0}
+				out loss float32[]`)
+			apply(t, s.model, o)
+			for _, n := range s.model.Graph.Nodes {
+				for _, v := range n.Outputs {
+					if n.Is("LayerNormalization", "SimplifiedLayerNormalization") && v != nil && v.Index > 0 && v.Type.DType != onnx.Float32 {
+						t.Errorf("%s, %+v: %s is %s", norm, o, v.Name, v.Type.DType)
+					}
+				}
+			}
+		}
+	}
+}
