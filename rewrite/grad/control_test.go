@@ -55,6 +55,17 @@ s = Mul(h2, h)
 out h2 F[2,3]
 out s F[2,3]
 }}`},
+	{row: "Scan", name: "an element of a list from outside", body: `in x F[2,3]
+in w F[2,2]
+parts = SplitToSequence(w) {axis=1}
+y, y2 = Scan(x) {num_scan_inputs=1, body=graph body {
+in a F[3]
+k = Constant() {value_int=1}
+s = Tanh(a)
+e = SequenceAt(parts, k)
+out s F[3]
+out e F[2,1]
+}}`},
 	{row: "If", name: "extents of what nobody reads", body: loops + `s = ReduceSum(x) {keepdims=0}
 zero = Sub(s, s)
 c = Less(zero, s)

@@ -2,7 +2,8 @@ package normalize
 
 // Branches that are decided before the run. TorchScript writes an If wherever a
 // rank or an extent decides (squeeze, tile, a diagonal); where inference knows
-// the condition, the branch taken stands in its place.
+// the condition, the branch taken stands in its place. A scripted module that takes what may be None
+// asks an Optional whether it holds anything.
 
 import (
 	"slices"
@@ -12,7 +13,6 @@ import (
 )
 
 func branches(s *state) error {
-	// A rank that decides may be that of a list's element.
 	before := s.count
 	for _, n := range s.nodes() {
 		if n.Is("SequenceMap") {
@@ -21,17 +21,41 @@ func branches(s *state) error {
 			}
 		}
 	}
-	for _, n := range s.nodes() {
-		if n.Is("SequenceAt") {
-			s.element(n)
-		}
-	}
 	if s.count > before {
 		if err := s.typed(s.g.Nodes); err != nil {
 			return err
 		}
 	}
 	return s.decide(s.nodes())
+}
+
+// optional takes what an Optional holds straight from what went in, and whether it holds anything as
+// known. Since opset 18 both may be asked of what is no Optional, which holds itself.
+func (s *state) optional(n *onnx.Node) {
+	held, o := n.In(0), n.Out(0)
+	if held != nil {
+		held = held.Behind("Identity")
+	}
+	if by := made(held, "Optional"); by != nil {
+		held = by.In(0)
+	} else if held != nil && held.Type.DType == onnx.Undefined {
+		return
+	}
+	switch {
+	case o == nil:
+		return
+	case n.Is("OptionalHasElement"):
+		has := byte(0)
+		if held != nil {
+			has = 1
+		}
+		s.replaceOutput(o, s.b.Const(onnx.NewTensor(onnx.Bool, nil, []byte{has})), n)
+	case held == nil:
+		return
+	default:
+		s.replaceOutput(o, held, n)
+	}
+	s.count++
 }
 
 // typed infers the types of what nodes make, anew.
@@ -44,9 +68,23 @@ func (s *state) typed(nodes []*onnx.Node) error {
 	return nil
 }
 
-// decide inlines the Ifs among nodes, and those that come out of them, and types
-// the others again.
+// decide takes what lists and Optionals hold straight from what went in, inlines the Ifs among nodes, and
+// those that come out of them, and types the others again.
 func (s *state) decide(nodes []*onnx.Node) error {
+	before := s.count
+	for _, n := range nodes {
+		switch {
+		case n.Is("SequenceAt"):
+			s.element(n)
+		case n.Is("OptionalGetElement", "OptionalHasElement"):
+			s.optional(n)
+		}
+	}
+	if s.count > before { // what decides may be the rank of such an element
+		if err := s.typed(nodes); err != nil {
+			return err
+		}
+	}
 	gone := map[*onnx.Node]bool{}
 	for _, n := range nodes {
 		if !n.Is("If") {

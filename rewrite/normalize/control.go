@@ -251,25 +251,37 @@ func (s *state) unscan(n *onnx.Node) (string, error) {
 func (s *state) closeLoop(n *onnx.Node, carried []*onnx.Value, collected [][]*onnx.Value, axes []int64) (string, error) {
 	s.scope(n)
 	outs := append([]*onnx.Value(nil), carried...)
-	for i, rows := range collected {
+	read := func(i int) bool {
 		o := n.Out(len(carried) + i)
-		if o == nil || o.Dead() {
-			outs = append(outs, nil)
+		return o != nil && !o.Dead()
+	}
+	places := make([]int64, len(collected))
+	for i, rows := range collected { // all of it before anything is made: what is made has to stay
+		if !read(i) {
 			continue
 		}
 		if len(rows) == 0 {
 			return "it makes no trip", nil
 		}
-		axis := normalAxis(nth(axes, i), rank(rows[0])+1)
-		if axis < 0 {
-			return fmt.Sprintf("the rank of %q is unknown", o.Name), nil
+		if places[i] = nth(axes, i); places[i] < 0 { // one from the front needs no rank
+			axis := normalAxis(places[i], rank(rows[0])+1)
+			if axis < 0 {
+				return fmt.Sprintf("the rank of %q is unknown", n.Out(len(carried)+i).Name), nil
+			}
+			places[i] = int64(axis)
+		}
+	}
+	for i, rows := range collected {
+		if !read(i) {
+			outs = append(outs, nil)
+			continue
 		}
 		for k, v := range rows {
-			rows[k] = s.b.Op("Unsqueeze", build.In(v, s.b.Ints(int64(axis))))
+			rows[k] = s.b.Op("Unsqueeze", build.In(v, s.b.Ints(places[i])))
 		}
 		v := rows[0]
 		if len(rows) > 1 {
-			v = s.b.Op("Concat", rows, onnx.IntAttr("axis", int64(axis)))
+			v = s.b.Op("Concat", rows, onnx.IntAttr("axis", places[i]))
 		}
 		outs = append(outs, v)
 	}

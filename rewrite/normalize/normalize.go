@@ -58,7 +58,7 @@ func inferred(m *onnx.Model, dims map[string]int64) (*state, error) {
 
 // passes in order; what needs what is said in the rows.
 var passes = []pass{
-	{"branches", "a SequenceMap over a list in place is written out, an If whose condition is known becomes the branch taken, an element of such a list itself; first, since all others look past control flow", branches},
+	{"branches", "a SequenceMap over a list in place is written out, an If whose condition is known becomes the branch taken, an element of such a list itself, as what an Optional holds; first, since all others look past control flow", branches},
 	{"constants", "Constant nodes become initializers, so that patterns see their numbers", constants},
 	{"casts", "CastLike becomes Cast to the type that its second input is known to have", casts},
 	{"identities", "Identity, Dropout outside training, Cast to the own type: their input takes their place", identities},

@@ -84,6 +84,9 @@ var cases = []struct {
 	{"element that is given, and returned", "branches", "in x float32[2,3]\ninit i int64[] = 0\na = Relu(x)\ns = SequenceConstruct(x, a)\ny = SequenceAt(s, i)", "Identity"},
 	{"branch taken", "branches", branchBody("1"), "Mul Relu"},
 	{"branch not taken", "branches", branchBody("3"), "Neg Relu"},
+	{"what an Optional holds", "branches", "in x float32[2,3]\na = Relu(x)\no = Optional(a)\np = Identity(o)\nh = OptionalHasElement(p)\ny = If(h) {then_branch=graph a {\ng = OptionalGetElement(p)\nr = Neg(g)\nout r float32[2,3]\n}, else_branch=graph b {\nq = Exp(a)\nout q float32[2,3]\n}}", "Neg Relu"},
+	{"no Optional", "branches", "in x float32[2,3]\nh = OptionalHasElement(_)\nk = OptionalHasElement(x)\ng = OptionalGetElement(x)\na = Xor(h, k)\ny = Where(a, g, x)", "Where"},
+	{"list that an Optional holds", "branches", "in x float32[2,3]\ninit i int64[] = 1\na = Relu(x)\ns = SequenceConstruct(x, a)\no = Optional(s)\ng = OptionalGetElement(o)\nb = SequenceAt(g, i)\ny = Neg(b)", "Neg Relu"},
 	{"branch by an element", "branches", "in x float32[2,3]\ninit i int64[] = 0\na = Relu(x)\ns = SequenceConstruct(a, x)\nb = SequenceAt(s, i)\nh = Shape(b)\nn = Size(h)\ninit k int64[] = 2\nc = Equal(n, k)\n" +
 		"y = If(c) {then_branch=graph a {\nt = Neg(b)\nout t float32[2,3]\n}, else_branch=graph b {\nu = Exp(b)\nout u float32[2,3]\n}}", "Neg Relu"},
 	{"branch of a constant", "branches", "in x float32[2,3]\ninit k bool[] = true\nc = If(k) {then_branch=graph a {\ninit q float32[3] = [1,2,3]\nz = Identity(q)\nout z float32[3]\n}, else_branch=graph b {\nz = Neg(x)\nout z float32[2,3]\n}}\ny = Add(x, c)", "Add"},
