@@ -21,3 +21,20 @@ func TestImportsAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestImportLeftOut: ONNX Runtime takes operators of its own without an import, and so they are imported
+// when a file is read.
+func TestImportLeftOut(t *testing.T) {
+	m, err := Parse("model ir=9 opset=20\ngraph g {\nin x float32[2]\na = Relu(x)\nout a float32[2]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	domain := "com.microsoft"
+	m.Graph.Nodes[0].Proto.Domain = &domain
+	if m = saved(t, m); m.Opset(domain) != 1 {
+		t.Errorf("imported at version %d", m.Opset(domain))
+	}
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+}

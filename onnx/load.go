@@ -140,6 +140,9 @@ func modelFromProto(p *pb.ModelProto, dir string) (*Model, error) {
 	p.Graph, m.Graph = nil, g
 	g.takeInShapes()
 	p.OpsetImport = distinctImports(p.OpsetImport)
+	if len(p.OpsetImport) > 0 { // ONNX Runtime takes its operators so, and its optimizer for transformers leaves them so
+		m.ImportUsed("com.microsoft")
+	}
 	return m, nil
 }
 

@@ -84,6 +84,7 @@ var cases = []struct {
 	{"element that is given, and returned", "branches", "in x float32[2,3]\ninit i int64[] = 0\na = Relu(x)\ns = SequenceConstruct(x, a)\ny = SequenceAt(s, i)", "Identity"},
 	{"branch taken", "branches", branchBody("1"), "Mul Relu"},
 	{"branch not taken", "branches", branchBody("3"), "Neg Relu"},
+	{"scales from a list", "sequences", "in x float32[1,1,2,2]\ninit a float32[2] = [1,1]\ninit b float32[2] = [2,2]\ns = SequenceConstruct(a, b)\nc = ConcatFromSequence(s) {axis=0}\ny = Resize(x, _, c) {mode=\"nearest\"}", "Resize"},
 	{"what an Optional holds", "branches", "in x float32[2,3]\na = Relu(x)\no = Optional(a)\np = Identity(o)\nh = OptionalHasElement(p)\ny = If(h) {then_branch=graph a {\ng = OptionalGetElement(p)\nr = Neg(g)\nout r float32[2,3]\n}, else_branch=graph b {\nq = Exp(a)\nout q float32[2,3]\n}}", "Neg Relu"},
 	{"no Optional", "branches", "in x float32[2,3]\nh = OptionalHasElement(_)\nk = OptionalHasElement(x)\ng = OptionalGetElement(x)\na = Xor(h, k)\ny = Where(a, g, x)", "Where"},
 	{"list that an Optional holds", "branches", "in x float32[2,3]\ninit i int64[] = 1\na = Relu(x)\ns = SequenceConstruct(x, a)\no = Optional(s)\ng = OptionalGetElement(o)\nb = SequenceAt(g, i)\ny = Neg(b)", "Neg Relu"},

@@ -28,7 +28,10 @@ func sequences(s *state) error {
 			s.length(n)
 		}
 	}
-	return nil
+	if s.count == 0 {
+		return nil
+	}
+	return fold(s) // what is joined now may be short vectors, as the scales of a Resize
 }
 
 // Lists writes out the lists of tensors whose length follows from numbers for free dimensions.
