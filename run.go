@@ -65,7 +65,11 @@ func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 	if roles, found := pipeline.FoundRoles(m, nil); found != nil {
 		options.Roles = &roles
 	}
-	s, err := r.engine.OpenLoaded(g.source.Model, options)
+	executed, err := g.source.Executed()
+	if err != nil {
+		return nil, err
+	}
+	s, err := r.engine.OpenLoaded(executed, options)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}

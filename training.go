@@ -199,7 +199,11 @@ func (r *Runtime) open(g *Graph, o runtime.Options, job *train.Job) (*runtime.Se
 	if o.Feed, err = job.Batches.At(int64(job.From.Runs)); err != nil {
 		return nil, err
 	}
-	s, err := r.engine.OpenLoaded(g.source.Model, o)
+	executed, err := g.source.Executed()
+	if err != nil {
+		return nil, err
+	}
+	s, err := r.engine.OpenLoaded(executed, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}

@@ -70,6 +70,7 @@ func (m *Model) InlineFunctions(own func(domain, op string) bool, allow func(*pb
 			m.SetOpset(domain, version)
 		}
 	}
+	m.Amended = m.Amended || in.calls > 0
 	return in.calls, nil
 }
 

@@ -18,8 +18,8 @@ type Model struct {
 	// Path is the file the model was loaded from, "" if none.
 	Path string
 	// Amended says that the file differs from Graph: its nodes have another order, as ONNX
-	// wants producers before readers and ONNX Runtime runs a file without, or dimensions of
-	// its inputs have neither a size nor a name.
+	// wants producers before readers and ONNX Runtime runs a file without, dimensions of
+	// its inputs have neither a size nor a name, or functions were written out.
 	Amended bool
 
 	files *Files

@@ -277,7 +277,11 @@ func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.M
 		}
 		return made(s)
 	}
-	if s.session, err = open(src.Model, o); err != nil {
+	executed, err := src.Executed()
+	if err != nil {
+		return nil, err
+	}
+	if s.session, err = open(executed, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	load := s.session.Load()

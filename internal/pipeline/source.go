@@ -12,6 +12,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/normalize"
+	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
 
 // A Source is a model file that was read, and what is known of it as it was: its
@@ -105,6 +106,16 @@ func (s *Source) Broken() (promised int64, broken bool) { return s.promised, s.b
 // as the source, or until Slim.
 func (s *Source) Typed(dims map[string]int64) (*onnx.Model, error) {
 	return s.prepared(dims, Type)
+}
+
+// Executed is the model as a session is to run it: with its functions written out, as it is predicted. ONNX
+// Runtime would write them out in an order of its own, and roles, and what may be written in place, are of
+// nodes. After that it is the source's model.
+func (s *Source) Executed() (*onnx.Model, error) {
+	if _, err := upgrade.Functions(s.Model); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path, err)
+	}
+	return s.Model, nil
 }
 
 // prepared is a copy of the model on which prepare has worked.
