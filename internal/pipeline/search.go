@@ -478,6 +478,12 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	before := p.Before
+	if p.given.Graph.Fixed() { // the file that is written has numbers where the given one has free extents
+		if before, err = p.fixedAsGiven(); err != nil || before.LivePeak >= r.Peak {
+			return r, err
+		}
+	}
 	note := fmt.Sprintf("the strategy's file would need %s, more than the given one: the input file is kept unchanged", units.Bytes(r.Peak))
 	if r.Peak-p.Before.LivePeak <= shapesBytes {
 		note = "no order is better than that of the file given: it is written as it was"
@@ -496,9 +502,19 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 	variant.Analysis = &a
 	return &File{
 		Variant: &variant, Plan: plan, Reports: left, LowerBound: r.LowerBound, Model: m, Finished: true,
-		Verdict:    planner.Verdict{Peak: p.Before.LivePeak, FLOPs: problem.FLOPs()},
-		Prediction: p.Before, Peak: p.Before.LivePeak,
+		Verdict:    planner.Verdict{Peak: before.LivePeak, FLOPs: problem.FLOPs()},
+		Prediction: before, Peak: before.LivePeak,
 	}, nil
+}
+
+// fixedAsGiven predicts the given file as it is written, which says more of extents: ONNX Runtime knows
+// other buffers to be as large, and at level 0 runs another order.
+func (p *Planner) fixedAsGiven() (*predict.Prediction, error) {
+	m, err := p.given.Clone()
+	if err != nil {
+		return nil, err
+	}
+	return Predict(p.engine, m, p.base().Analysis.Roles.Within(m.Graph), p.opts, nil)
 }
 
 // Apply writes, in memory, the file that a plan of this planner's problem
