@@ -190,6 +190,9 @@ type subject struct {
 	// counted: the session's bytes are known; asked: they were asked for, as can be done once
 	// of a graph that is given up then; see countConstants.
 	counted, asked bool
+	// ahead: the session may hold constants that the file has no initializers for, as ONNX Runtime computes them
+	// above level 0, and has those of Constant nodes at every level.
+	ahead bool
 	// budgets are those of layers that the file has.
 	budgets []keptBuffers
 	// profiled: the most expensive operators are wanted.
@@ -300,6 +303,7 @@ func (s *subject) describe(e *env, src *pipeline.Source, m *onnx.Model, o remat.
 	if s.roles.Leave() {
 		s.run.Outputs = string(s.session.Outputs())
 	}
+	s.ahead = o.Level > 0 || slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return n.Is("Constant") })
 	if p := pipeline.PrecisionOf(m); p != nil {
 		s.run.Precision = report.Text(p.String())
 	}
@@ -428,7 +432,7 @@ func (s *subject) finish(e *env, complete bool) error {
 	}
 	s.session.Release()
 	ort.Trim() // a second session follows, or none
-	counted := s.run.OptLevel == 0
+	counted := !s.ahead
 	if complete {
 		var err error
 		// On a rehearsed device an arena that does not fit is a step that does not.
@@ -478,7 +482,7 @@ func (s *subject) noteMemory() {
 // measureAside measures what takes a second session; counted says that the bytes
 // of the session are known.
 func (s *subject) measureAside(e *env) (counted bool, err error) {
-	counted = s.run.OptLevel == 0 || s.counted
+	counted = !s.ahead || s.counted
 	if !counted && !s.asked {
 		if err := s.session.MeasureConstants(); err != nil {
 			return false, err

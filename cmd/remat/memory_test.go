@@ -3,11 +3,15 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -92,6 +96,28 @@ func TestRunsAlone(t *testing.T) {
 	}
 	if doc.Models[0].Alone || subjects[1].session != nil {
 		t.Error("the other one ran too, or a session is left open")
+	}
+}
+
+// TestConstantNodes: constants of nodes are of the session at every level, also where ONNX Runtime computes nothing ahead.
+func TestConstantNodes(t *testing.T) {
+	m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\nin x float32[40]\nc = Constant() {value_floats=[" +
+		strings.Repeat("1.5, ", 39) + "2.5]}\ny = Add(x, c)\nout y float32[40]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	for _, level := range []string{"0", "1", "99"} {
+		var d report.Run
+		if err := json.Unmarshal([]byte(do(t, "run "+path+" --json --opt "+level)), &d); err != nil {
+			t.Fatal(err)
+		}
+		if m := d.Memory; m.SessionBytes == nil || *m.SessionBytes != *m.PredictedSessionBytes || *m.SessionBytes == 0 {
+			t.Errorf("level %s: session of %v bytes, %v predicted", level, *m.SessionBytes, *m.PredictedSessionBytes)
+		}
 	}
 }
 

@@ -287,7 +287,7 @@ func (t *trainRun) interrupted(job *train.Job, r *train.Result) string {
 // countConstants adds what ONNX Runtime computed ahead, before the steps have the memory:
 // it may take a second session. Where that fails, what needs it stays null.
 func (s *subject) countConstants() {
-	s.counted = s.run.OptLevel == 0 || s.session.MeasureConstants() == nil
+	s.counted = !s.ahead || s.session.MeasureConstants() == nil
 	s.asked = true
 }
 

@@ -73,6 +73,23 @@ out y float32[4,2]
 	}
 }
 
+// TestUnreadInitializer: one that nothing reads is dropped, and one that is an input too is held.
+func TestUnreadInitializer(t *testing.T) {
+	for name, input := range map[string]string{"alone": "", "input": "in v float32[8]\n"} {
+		t.Run(name, func(t *testing.T) {
+			p, got := predictedAndMeasured(t, "model ir=10 opset=20\ngraph g {\nin x float32[8]\n"+input+`init v float32[8] = [1,2,3,4,5,6,7,8]
+init w float32[8] = [1,2,3,4,5,6,7,9]
+y = Add(x, w)
+out y float32[8]
+}
+`, nil)
+			if s := p.Session.Bytes(); s != got.session {
+				t.Errorf("session of %d bytes, measured %d", s, got.session)
+			}
+		})
+	}
+}
+
 // TestPackedAlike: constants of other shapes share a pack where its bytes are the same: zeros of
 // any, as states to begin with, and columns that the layout fills with zeros.
 func TestPackedAlike(t *testing.T) {

@@ -228,7 +228,7 @@ func session(b *builder) Session {
 		}
 	}
 	for _, v := range b.Values {
-		if v.IsOutput() && v.Stored() {
+		if (v.IsOutput() || v.IsInput()) && v.Stored() { // one that is an input too stays where nothing reads it
 			seen[v], unpacked[v] = true, true
 		}
 	}
