@@ -161,6 +161,44 @@ func TestFreeExtentsAsGiven(t *testing.T) {
 	}
 }
 
+// TestFreeExtentsPassedOn: a file may declare some values and leave others out: these have the names that ONNX
+// Runtime hands on from what nodes read, also such as it does not reckon with, as b*s.
+func TestFreeExtentsPassedOn(t *testing.T) {
+	e := engine(t)
+	rows := []byte{8: 8, 15: 0}
+	binary.LittleEndian.PutUint64(rows, math.MaxUint64) // -1
+	feed := map[string]runtime.Tensor{"rows": {Type: onnx.Int64, Shape: []int64{2}, Data: rows}}
+	for _, name := range []string{"x", "y"} {
+		feed[name] = runtime.Tensor{Type: onnx.Float32, Shape: []int64{3, 5, 8}, Data: make([]byte, 4*3*5*8)}
+	}
+	for _, left := range []string{"p", "q r", "p q r t", "d e", "d e f h", "u v"} {
+		text := freeGraph
+		for _, v := range strings.Fields(left) {
+			for _, shape := range []string{"b*s,8", "b,s,8"} {
+				text = strings.ReplaceAll(text, fmt.Sprintf("  value %s float32[%s]\n", v, shape), "")
+			}
+		}
+		m, err := onnx.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Graph.NameNodes()
+		path := filepath.Join(t.TempDir(), "free.onnx")
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		for _, level := range []int{0, 1, 99} {
+			for _, told := range []map[string]int64{{"b": 3, "s": 5}, {"b": 3}, nil} {
+				s, err := e.OpenFile(path, runtime.Options{Level: level, Threads: 1, Provider: ort.CPU, Feed: feed, Dims: told})
+				peak := onlyPeak(t, s, err)
+				free := map[string]int64{"b": 3, "s": 5}
+				maps.DeleteFunc(free, func(name string, _ int64) bool { return told[name] > 0 })
+				checkPeak(t, fmt.Sprintf("%s not declared, level %d, told %v", left, level, told), e, openWith(t, path, told), Options{Dims: told, Free: free, OptLevel: level, Threads: 1}, peak)
+			}
+		}
+	}
+}
+
 // openWith reads a model with numbers for free extents.
 func openWith(t *testing.T, path string, dims map[string]int64) *onnx.Model {
 	t.Helper()

@@ -107,7 +107,7 @@ func knownTypes(m *onnx.Model, original original, told map[string]onnx.Type) map
 
 // forgetComputed makes extents unknown that were computed from free ones, like
 // batch*seq: ONNX Runtime does not reckon with names, and knows them only where
-// the file declares them.
+// the file declares them, and where a node passes on what it reads.
 func forgetComputed(m *onnx.Model, declared map[string]onnx.Type) {
 	names := map[onnx.Dim]bool{}
 	for _, v := range m.Graph.Inputs {
@@ -116,6 +116,9 @@ func forgetComputed(m *onnx.Model, declared map[string]onnx.Type) {
 		}
 	}
 	for _, n := range m.Graph.Nodes {
+		reads := func(d onnx.Dim) bool {
+			return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && slices.Contains(v.Type.Shape, d) })
+		}
 		for _, v := range n.Returns() {
 			if v.Type.IsStatic() || !v.Type.Ranked {
 				continue
@@ -123,7 +126,7 @@ func forgetComputed(m *onnx.Model, declared map[string]onnx.Type) {
 			said := declared[v.Name].Shape
 			shape := slices.Clone(v.Type.Shape)
 			for i, d := range shape {
-				if d.IsStatic() || names[d] {
+				if d.IsStatic() || names[d] || d != (onnx.Dim{}) && reads(d) {
 					continue
 				}
 				if shape[i] = (onnx.Dim{}); len(said) == len(shape) {
