@@ -501,6 +501,20 @@ func TestOtherOptimizer(t *testing.T) {
 	}
 }
 
+// TestRenamedGradient: where a tool saved the graph so that an update begins with another value than the one
+// named as its gradient, that would stay scaled: nothing is.
+func TestRenamedGradient(t *testing.T) {
+	m := twoProducts(t).training(t, optim.Defaults(optim.AdamW), Options{})
+	m.Graph.Rename(m.Graph.Value("W.grad"), "other")
+	r, err := Apply(m, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Scaled || m.Graph.Value(ScaleInput) != nil || len(r.Skipped) == 0 || !strings.Contains(r.Skipped[0].Why, `"W"`) {
+		t.Errorf("the loss is scaled, and the update of W is not: %v", r.Skipped)
+	}
+}
+
 // TestLossOfSeveralTerms: where no single value carries the gradients of all terms, several
 // are scaled, and gradients that half would lose are those of float32.
 func TestLossOfSeveralTerms(t *testing.T) {

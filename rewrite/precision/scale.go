@@ -71,6 +71,10 @@ func (p *pass) scale() error {
 		p.unscaled(fmt.Sprintf("a step that overflows would not be skipped: the update of %q is not remat's: give the graph without updates and add them with remat, or use bf16", name))
 		return nil
 	}
+	if name := p.unknownGradient(); name != "" {
+		p.unscaled(fmt.Sprintf("the update of %q does not begin with the value that is named as its gradient, as where another tool saved the graph: derive it again, or use bf16", name))
+		return nil
+	}
 	places, beside := p.scalePlaces()
 	if len(places) == 0 {
 		p.unscaled("no values carry the gradient of the loss alone: use bf16")
@@ -129,6 +133,21 @@ func (p *pass) foreignUpdate() string {
 			continue
 		}
 		if after.Has(next.Producer) || slices.Contains(backward, next.Producer) {
+			return v.Name
+		}
+	}
+	return ""
+}
+
+// unknownGradient is a parameter that package optim updates from a gradient that is not known, and so
+// would stay scaled, "" where there is none.
+func (p *pass) unknownGradient() string {
+	for _, v := range p.g.Inputs {
+		next := p.g.Value(p.roles.New[v.Name])
+		if next == nil || next.Producer == nil || !optim.IsUpdate(next.Producer, v.Name) {
+			continue
+		}
+		if !slices.ContainsFunc(p.grads, func(g gradient) bool { return g.param == v }) || p.updated[v] == nil {
 			return v.Name
 		}
 	}
