@@ -105,6 +105,9 @@ func knownTypes(m *onnx.Model, original original, told map[string]onnx.Type) map
 	return known
 }
 
+// shaped are the operators whose extents follow from numbers that they read, or, of Einsum, from letters.
+var shaped = []string{"Expand", "Reshape", "Tile", "Resize", "Pad", "Slice", "Einsum", "ConstantOfShape"}
+
 // forgetComputed makes extents unknown that were computed from free ones, like
 // batch*seq: ONNX Runtime does not reckon with names, and knows them only where
 // the file declares them, and where a node passes on what it reads.
@@ -117,7 +120,7 @@ func forgetComputed(m *onnx.Model, declared map[string]onnx.Type) {
 	}
 	for _, n := range m.Graph.Nodes {
 		reads := func(d onnx.Dim) bool {
-			return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && slices.Contains(v.Type.Shape, d) })
+			return !n.Is(shaped...) && slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && slices.Contains(v.Type.Shape, d) })
 		}
 		for _, v := range n.Returns() {
 			if v.Type.IsStatic() || !v.Type.Ranked {
