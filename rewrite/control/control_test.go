@@ -222,6 +222,31 @@ func TestLift(t *testing.T) {
 	}
 }
 
+// TestLiftOfFolded: an edge whose token another tool computed ahead, as the size of a value of known extents, holds
+// nothing any more, and is taken out too.
+func TestLiftOfFolded(t *testing.T) {
+	for _, e := range edges {
+		text := "model ir=10 opset=17\ngraph g {\n" + e.text + "\n}\n"
+		was, _ := ortest.Parse(t, text)
+		m, _ := ortest.Parse(t, text)
+		for _, g := range []*onnx.Graph{was.Graph, m.Graph} {
+			g.AddOutput(g.Value(e.reader))
+			g.NameNodes()
+		}
+		wait(t, m, e.reader, 0, strings.Fields(e.triggers)...)
+		for _, n := range slices.Clone(m.Graph.Nodes) {
+			if v := n.Out(0); control.Is(n) && n.Is("Slice") && v.Type.Empty() {
+				m.Graph.ReplaceUses(v, m.Graph.AddConstant(v.Name+".folded", onnx.NewTensor(onnx.Int64, []int64{0}, nil)))
+			}
+		}
+		m.Graph.RemoveDead()
+		control.Lift(m.Graph)
+		if got, want := operators(m), operators(was); !slices.Equal(got, want) {
+			t.Errorf("%s: left %q, want %q", e.name, got, want)
+		}
+	}
+}
+
 // TestLiftDoubts: what a file says of its nodes' origin is not believed of operators
 // that no edge consists of.
 func TestLiftDoubts(t *testing.T) {

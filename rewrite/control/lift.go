@@ -44,10 +44,22 @@ func lowered(n *onnx.Node) bool { return returnsFirst(n) && n.Origin().Step != o
 
 // returnsFirst reports a node that returns its first input: x, or known extents.
 func returnsFirst(n *onnx.Node) bool {
-	if !Is(n) || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !isNone(n.Inputs[1].Producer) {
+	if !Is(n) || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !nothing(n.Inputs[1]) {
 		return false
 	}
 	return n.Is("Unsqueeze", "Reshape") || n.Is("Concat") && len(n.Inputs) == 2 && n.Inputs[0].IsConstant()
+}
+
+// nothing reports a value of no elements that edges made, or that another tool computed ahead of such.
+func nothing(v *onnx.Value) bool {
+	if v == nil {
+		return false
+	}
+	if t := v.Constant(); t != nil {
+		count, err := t.Elements()
+		return err == nil && count == 0
+	}
+	return isNone(v.Producer)
 }
 
 // isNone reports a node that makes a tensor of no elements: it slices [0:0] what
@@ -59,10 +71,10 @@ func isNone(n *onnx.Node) bool {
 	case noExtents(n):
 		return true
 	case n.Is("Concat"):
-		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v == nil || !isNone(v.Producer) })
+		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return !nothing(v) })
 	}
 	if n.Is("Squeeze", "NonZero") && n.In(0) != nil {
-		return isNone(n.Inputs[0].Producer)
+		return nothing(n.Inputs[0])
 	}
 	return n.Is("Slice") && n.In(0) != nil && Is(n.Inputs[0].Producer)
 }
