@@ -15,6 +15,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -502,16 +503,28 @@ func TestOtherOptimizer(t *testing.T) {
 }
 
 // TestRenamedGradient: where a tool saved the graph so that an update begins with another value than the one
-// named as its gradient, that would stay scaled: nothing is.
+// named as its gradient, or reads that by way of another node, that would stay scaled: nothing is.
 func TestRenamedGradient(t *testing.T) {
-	m := twoProducts(t).training(t, optim.Defaults(optim.AdamW), Options{})
-	m.Graph.Rename(m.Graph.Value("W.grad"), "other")
-	r, err := Apply(m, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Scaled || m.Graph.Value(ScaleInput) != nil || len(r.Skipped) == 0 || !strings.Contains(r.Skipped[0].Why, `"W"`) {
-		t.Errorf("the loss is scaled, and the update of W is not: %v", r.Skipped)
+	for name, change := range map[string]func(g *onnx.Graph, grad *onnx.Value){
+		"renamed": func(g *onnx.Graph, grad *onnx.Value) { g.Rename(grad, "other") },
+		"behind a copy": func(g *onnx.Graph, grad *onnx.Value) {
+			uses, at := slices.Clone(grad.Uses()), grad.Uses()[0].Node
+			b := build.New(g, nil, "other")
+			copied := b.Op("Identity", build.In(grad))
+			copied.Type = grad.Type
+			g.InsertBefore(at, b.Take()...)
+			uses[0].Node.SetInput(uses[0].Index, copied)
+		},
+	} {
+		m := twoProducts(t).training(t, optim.Defaults(optim.AdamW), Options{})
+		change(m.Graph, m.Graph.Value("W.grad"))
+		r, err := Apply(m, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Scaled || m.Graph.Value(ScaleInput) != nil || len(r.Skipped) == 0 || !strings.Contains(r.Skipped[0].Why, `"W"`) {
+			t.Errorf("%s: the loss is scaled, and the update of W is not: %v", name, r.Skipped)
+		}
 	}
 }
 

@@ -151,6 +151,17 @@ func (p *pass) unknownGradient() string {
 			return v.Name
 		}
 	}
+	backward := map[*onnx.Node]bool{}
+	for _, n := range p.backward() {
+		backward[n] = true
+	}
+	for _, g := range p.grads {
+		for _, u := range g.grad.Uses() { // by way of another node an update would read what is scaled
+			if o := u.Node.Out(0); !backward[u.Node] && !u.Node.MadeBy(optim.Pass) && !g.grad.IsOutput() && (o == nil || o.Type.DType.IsFloat()) {
+				return g.param.Name
+			}
+		}
+	}
 	return ""
 }
 
