@@ -152,19 +152,60 @@ func nameBeside(path string, make func(name string) error) (string, error) {
 	}
 }
 
+// A Scratch is a name for files that lie beside another for a while: as long as somebody holds it,
+// its lock lies there under the name itself.
+type Scratch struct {
+	stem string
+	lock *os.File
+}
+
+// scratch are the endings of the files of a Scratch.
+var scratch = []string{".onnx", ".safetensors"}
+
+// NewScratch makes a name beside path, in whose folder the files have to lie. What processes
+// that were killed left under such a name goes.
+func NewScratch(path string) (*Scratch, error) {
+	removeStale(path)
+	f, err := createBeside(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Dir(path), PathCause(err))
+	}
+	s := &Scratch{stem: f.Name(), lock: f}
+	for _, end := range scratch {
+		pending.Store(s.stem+end, nil)
+	}
+	return s, nil
+}
+
+// Graph is the name for a graph; weights beside it, under its name, are the scratch's too.
+func (s *Scratch) Graph() string { return s.stem + scratch[0] }
+
+// Drop takes the files away.
+func (s *Scratch) Drop() {
+	for _, end := range scratch {
+		os.Remove(s.stem + end)
+		pending.Delete(s.stem + end)
+	}
+	os.Remove(s.stem)
+	pending.Delete(s.stem)
+	s.lock.Close()
+}
+
 // stale is how old a file under a temporary name is before it is asked whether anybody still
 // writes it: far longer than it takes to lock one that was just created.
 const stale = time.Minute
 
-// removeStale takes away what processes that were killed left of a file half written: their
-// locks went with them.
+// removeStale takes away what processes that were killed left of a file half written, or under
+// a scratch's name beside it: their locks went with them.
 func removeStale(path string) {
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
 	}
-	temporary := regexp.MustCompile("^" + regexp.QuoteMeta(strings.TrimSuffix(tempName(path), "*")) + "[0-9]+$")
+	stem := regexp.QuoteMeta(strings.TrimSuffix(tempName(path), "*")) + "[0-9]+"
+	temporary := regexp.MustCompile("^" + stem + "$")
+	ofScratch := regexp.MustCompile(`^\.?(` + stem + `)\.(onnx|safetensors)(\.[0-9]+)?$`) // whole, or half written
 	for _, e := range entries {
 		if !temporary.MatchString(e.Name()) || !e.Type().IsRegular() {
 			continue
@@ -178,6 +219,11 @@ func removeStale(path string) {
 			continue
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			for _, other := range entries {
+				if m := ofScratch.FindStringSubmatch(other.Name()); m != nil && m[1] == e.Name() && other.Type().IsRegular() {
+					os.Remove(filepath.Join(dir, other.Name()))
+				}
+			}
 			os.Remove(name)
 		}
 		f.Close()

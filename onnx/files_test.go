@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,5 +131,67 @@ func TestStale(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Errorf("%v", err)
 		}
+	}
+}
+
+// TestScratch: files under a scratch's name go with it, and after a kill with the next one for the
+// same file; what another process holds stays.
+func TestScratch(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "m.sweep")
+	s, err := NewScratch(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(s.Graph(), nil); err != nil {
+		t.Fatal(err)
+	}
+	held := []string{filepath.Base(s.Graph()), filepath.Base(strings.TrimSuffix(s.Graph(), ".onnx"))}
+	killed := []string{".m.sweep.123", ".m.sweep.123.onnx", ".m.sweep.123.safetensors", "..m.sweep.123.safetensors.7"}
+	kept := append([]string{".m.sweep.12.onnx", ".m.sweep.123.onnx.x", ".m.sweep.1234.onnx", "m.sweep.123.onnx", ".n.sweep.123.onnx"}, held...)
+	long := time.Now().Add(-2 * stale)
+	for _, name := range append(killed, kept...) {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if err := os.Chtimes(f.Name(), long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next, err := NewScratch(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Drop()
+	for _, name := range killed {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			t.Errorf("%s is left of a process that was killed", name)
+		}
+	}
+	for _, name := range kept {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	s.Drop()
+	for _, name := range held {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			t.Errorf("%s outlives its scratch", name)
+		}
+	}
+	if s, err = NewScratch(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(s.Graph(), nil); err != nil {
+		t.Fatal(err)
+	}
+	RemovePending()
+	if left, _ := filepath.Glob(strings.TrimSuffix(s.Graph(), "onnx") + "*"); len(left) > 0 {
+		t.Errorf("%s is left of a process that was interrupted", left)
+	}
+	if _, err := NewScratch(filepath.Join(dir, "none", "m")); err == nil || !strings.Contains(err.Error(), "no such") {
+		t.Errorf("in a folder that is not there: %v", err)
 	}
 }

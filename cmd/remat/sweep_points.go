@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -55,7 +54,8 @@ type sizedGraph struct {
 	source *pipeline.Source
 	dims   map[string]int64
 	point  report.SweepPoint
-	drop   func() // takes the files away that were made for it, nil for none
+	beside string       // a name for its files, see onnx.NewScratch
+	drop   func() error // releases what it was made from and takes away files that were made for it, nil for none
 }
 
 // points predicts every precision and strategy of one size. What is wrong with the
@@ -81,7 +81,7 @@ func (w *sweeper) points(size sweepSize, done func()) ([]report.SweepPoint, erro
 func (g *sizedGraph) close() {
 	g.source.Close()
 	if g.drop != nil {
-		g.drop()
+		_ = g.drop()
 	}
 }
 
@@ -180,11 +180,12 @@ func (w *sweeper) describe(point *report.SweepPoint, file *pipeline.File) {
 
 // measure runs two steps of a file; what has no room is an outcome.
 func (w *sweeper) measure(point *report.SweepPoint, g *sizedGraph, p *pipeline.Planner, file *pipeline.File) error {
-	out, drop, err := beside(g.source.Path)
+	files, err := onnx.NewScratch(g.beside)
 	if err != nil {
 		return err
 	}
-	defer drop()
+	defer files.Drop()
+	out := files.Graph()
 	if err := file.Save(g.source, out, p.Document(file, pipeline.Budget{})); err != nil {
 		return err
 	}
@@ -239,7 +240,7 @@ func (w *sweeper) builtIn(size sweepSize, row models.Row) (*sizedGraph, error) {
 	if err := built.SaveBare(path); err != nil {
 		return nil, err
 	}
-	g := &sizedGraph{size: size, point: report.SweepPoint{Model: row.Name, Batch: c.Batch, Layers: &c.Layers, Accumulate: max(size.accumulate, 1)}}
+	g := &sizedGraph{size: size, beside: sweptBeside(path), point: report.SweepPoint{Model: row.Name, Batch: c.Batch, Layers: &c.Layers, Accumulate: max(size.accumulate, 1)}}
 	if c.Seq > 0 {
 		g.point.Seq = &c.Seq
 	}
@@ -247,28 +248,49 @@ func (w *sweeper) builtIn(size sweepSize, row models.Row) (*sizedGraph, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer src.Close()
-	g.source, err = w.derive(src, w.e.dims, max(size.accumulate, 1), filepath.Join(w.dir, "t.onnx"))
-	return g, err
+	if err := w.derive(g, src, w.e.dims); err != nil {
+		return nil, err
+	}
+	return g, nil
 }
 
-// derive writes the training graph of a forward model, and reads it again.
-func (w *sweeper) derive(src *pipeline.Source, dims map[string]int64, accumulate int64, out string) (*pipeline.Source, error) {
+// derive makes the training graph of a forward model, which is closed with it. Only what is to be
+// run is a file, beside the weights that it refers to.
+func (w *sweeper) derive(g *sizedGraph, src *pipeline.Source, dims map[string]int64) (err error) {
+	g.drop = src.Close
+	defer func() {
+		if err != nil {
+			_ = g.drop()
+		}
+	}()
 	update := optim.Defaults(w.o.optimizer)
-	if accumulate > 1 {
-		update.Accumulate = accumulate
+	if g.size.accumulate > 1 {
+		update.Accumulate = g.size.accumulate
 	}
 	d, err := src.Derive(pipeline.DeriveOptions{Grad: grad.Options{Dims: dims, Dialect: grad.DialectONNX}, Update: update})
 	if _, ok := errors.AsType[*pipeline.UnclearError](err); ok {
 		err = fmt.Errorf("%w: derive it with remat grad --params or --frozen, and sweep what that writes", err)
 	}
-	if err == nil {
-		err = d.Save(out)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", src.Path, err)
+		return fmt.Errorf("%s: %w", src.Path, err)
 	}
-	return pipeline.Load(out)
+	if !w.o.measure {
+		g.source = src.With(d.Model)
+		return nil
+	}
+	files, err := onnx.NewScratch(g.beside)
+	if err != nil {
+		return err
+	}
+	g.drop = func() error {
+		files.Drop()
+		return src.Close()
+	}
+	if err := d.Save(files.Graph()); err != nil {
+		return fmt.Errorf("%s: %w", src.Path, err)
+	}
+	g.source, err = pipeline.Load(files.Graph())
+	return err
 }
 
 // foreign makes the training graph of a file at a size.
@@ -288,7 +310,7 @@ func (w *sweeper) foreign(size sweepSize) (*sizedGraph, error) {
 		src.Close()
 		return nil, err
 	}
-	g := &sizedGraph{size: size, source: src, dims: dims}
+	g := &sizedGraph{size: size, source: src, dims: dims, beside: sweptBeside(size.model)}
 	free := pipeline.FreeDims(src.Model)
 	g.point = report.SweepPoint{Model: size.model, Batch: size.batch, Accumulate: max(size.accumulate, 1)}
 	if n, ok := g.dims[freeDim(free, batchNames)]; ok && g.point.Batch == 0 {
@@ -304,34 +326,18 @@ func (w *sweeper) foreign(size sweepSize) (*sizedGraph, error) {
 		}
 		return g, nil
 	}
-	defer src.Close()
-	out, drop, err := beside(size.model)
-	if err != nil {
+	if err := w.derive(g, src, g.dims); err != nil {
 		return nil, err
 	}
-	g.source, err = w.derive(src, g.dims, max(size.accumulate, 1), out)
-	if err != nil {
-		drop()
-		return nil, err
-	}
-	g.drop, g.dims = drop, nil // the derived graph has their numbers
+	g.dims = nil // the derived graph has their numbers
 	return g, nil
 }
 
-// beside is a name for a graph that refers to the weights of a file, and so has to lie in
-// its folder, where other jobs of the sweep write too. Drop takes the graph away.
-func beside(path string) (name string, drop func(), err error) {
-	base := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
-	f, err := os.CreateTemp(filepath.Dir(path), "."+base[:min(len(base), 100)]+".sweep-*.onnx")
-	if err != nil {
-		return "", nil, err
-	}
-	name = f.Name()
-	drop = func() {
-		os.Remove(name)
-		os.Remove(strings.TrimSuffix(name, ".onnx") + ".safetensors")
-	}
-	return name, drop, f.Close()
+// sweptBeside is a name for graphs that refer to the weights of a file, and so have to lie in
+// its folder, where other jobs of the sweep write too.
+func sweptBeside(path string) string {
+	base := strings.TrimPrefix(strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), ".")
+	return filepath.Join(filepath.Dir(path), base[:min(len(base), 100)]+".sweep")
 }
 
 // Names that exporters give the dimensions of samples and tokens.
