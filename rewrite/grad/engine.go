@@ -20,6 +20,7 @@ package grad
 // language model, to one buffer.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -59,6 +60,8 @@ type engine struct {
 	guards map[*onnx.Node]guard
 	// lists says that the model was given with lists of tensors.
 	lists bool
+	// given is the standard's opset in the file, 0 where that was not upgraded.
+	given int64
 	// inHalf says that the model computes in a half type, once that is asked.
 	inHalf *bool
 }
@@ -183,7 +186,11 @@ func (e *engine) missing(n *onnx.Node) error {
 }
 
 func (e *engine) noRule(n *onnx.Node) error {
-	return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain()), Torch: FromPyTorch(e.m)}
+	opset := e.m.Opset(n.Domain())
+	if n.Domain() == "" {
+		opset = cmp.Or(e.given, opset)
+	}
+	return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: opset, Torch: FromPyTorch(e.m)}
 }
 
 // visit hands the gradients of a node's outputs on to its inputs.

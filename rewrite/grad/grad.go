@@ -168,7 +168,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err := accept(m, o); err != nil {
 		return nil, err
 	}
-	res, lists := &Result{Adapters: step.Adapters{}}, hasLists(m.Graph)
+	res, lists, given := &Result{Adapters: step.Adapters{}}, hasLists(m.Graph), m.Opset("")
 	warnUnread(m.Graph, res)
 	warnLeftOut(m.Graph, res)
 	told := undoExport(m, o, res)
@@ -198,7 +198,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
-	e.lists = lists
+	e.lists, e.given = lists, given
 	e.lowerScatters(hasNoRule)
 	if loss = m.Graph.Value(loss.Name); e.b.Err() != nil {
 		return nil, e.b.Err()

@@ -85,6 +85,18 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestOldOpset: an operator without a rule is named with the opset of the file, not with the one that the
+// file is brought to.
+func TestOldOpset(t *testing.T) {
+	m, err := onnx.Parse("model ir=8 opset=17\ngraph g {\nin x float32[3]\ninit w float32[3] = [1,2,3]\na = Mul(x, w)\nb = Erfc(a)\nloss = ReduceSum(b) {keepdims=0}\nout loss float32[]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Differentiate(m, Options{}); err == nil || !strings.Contains(err.Error(), "operator Erfc of domain ai.onnx, opset 17:") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestLossBesideMetrics: of several scalar outputs the only one that training changes is
 // the loss, which is said; an accuracy is none, also one that constants weigh. Where
 // several could be it, or none, the question stays open.
