@@ -12,6 +12,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -108,6 +109,9 @@ func (p *Planner) Plan(strategy string, budget int64) (*File, error) {
 // their own gradients alone (refuse.go).
 func (p *Planner) PlanWithin(strategy string, budget Budget) (*File, error) {
 	f, err := p.plan(strategy, budget)
+	if errors.Is(err, planner.ErrNoBackward) && len(p.opts.DropOutputs) > 0 {
+		err = p.droppedAll(err)
+	}
 	if err == nil && !budget.none() || err != nil && !unmet(err) || f == nil {
 		return f, err
 	}
@@ -115,6 +119,14 @@ func (p *Planner) PlanWithin(strategy string, budget Budget) (*File, error) {
 	f, err = p.weighing(strategy, s.Frontier != nil, budget, f, err)
 	p.remark(f)
 	return f, err
+}
+
+// droppedAll is err, that no backward was found, or that --drop-output left none.
+func (p *Planner) droppedAll(err error) error {
+	if roles, _ := FoundRoles(p.given, p.opts.Roles); !roles.Training() {
+		return err
+	}
+	return fmt.Errorf("--drop-output %s: leaves no gradient and no next value of a parameter, so nothing trains: drop fewer outputs, or only order what is left with --strategy none", strings.Join(p.opts.DropOutputs, ","))
 }
 
 // plan is PlanWithin for the precision as it was asked for.
