@@ -383,13 +383,10 @@ func (e *Engine) save(model []byte, folder string, o ort.SessionOptions) error {
 // unsaved is the error of a session that was to save its graph of some bytes: where the folder
 // has no room for it, ONNX Runtime does not say so.
 func unsaved(err error, path string, bytes int) error {
-	if !strings.Contains(err.Error(), "serialization failed") {
+	if text := err.Error(); !strings.Contains(text, "serialization failed") && !strings.Contains(text, "Failed to save ORT format model") {
 		return err
 	}
-	if full := os.WriteFile(path, make([]byte, bytes), 0o600); full != nil {
-		return fmt.Errorf("%w; TMPDIR names another folder for temporary files", full)
-	}
-	return err
+	return cmp.Or(ort.NoRoom(path, int64(bytes)), err)
 }
 
 // sessionOf makes a session of a model in memory; external data is found in

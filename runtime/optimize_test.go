@@ -493,6 +493,10 @@ func TestUnsaved(t *testing.T) {
 	if err := unsaved(said, "/dev/full", 1); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "TMPDIR") {
 		t.Error(err)
 	}
+	own := errors.New("onnx runtime: failed: Failed to save ORT format model to file: model.ort")
+	if err := unsaved(own, "/dev/full", 1); !errors.Is(err, syscall.ENOSPC) {
+		t.Error(err)
+	}
 	if err := unsaved(said, filepath.Join(t.TempDir(), "m.onnx"), 1); err != said {
 		t.Error(err)
 	}

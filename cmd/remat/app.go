@@ -12,10 +12,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime/debug"
 	"runtime/pprof"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -237,6 +239,16 @@ func (e *env) abandon() {
 	os.Exit(exitInterrupted)
 }
 
+// roomHelp says how to name another folder for temporary files where a line is about one of them
+// that found no room.
+func roomHelp(err error, line string) string {
+	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	if !full || !strings.Contains(line, filepath.Join(os.TempDir(), "remat-")) {
+		return ""
+	}
+	return "; TMPDIR names another folder for temporary files"
+}
+
 // exitCode reports an error on stderr, on one line, and returns its code.
 func (e *env) exitCode(err error) int {
 	if e.out.err != nil && (err == nil || err.Error() == e.out.err.Error()) { // a document may be lost, though the work was done
@@ -255,6 +267,9 @@ func (e *env) exitCode(err error) int {
 	}
 	line := plainJSON(strings.Join(strings.Fields(tight(err).Error()), " "))
 	if help := memoryHelp(err); !strings.Contains(line, help) {
+		line += help
+	}
+	if help := roomHelp(err, line); !strings.Contains(line, "TMPDIR") {
 		line += help
 	}
 	fmt.Fprintf(e.stderr, "remat: %s\n", line)

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -56,5 +60,21 @@ func TestShortenedFile(t *testing.T) {
 	}()
 	if !strings.HasPrefix(line, "internal error: ") {
 		t.Errorf("a bug is said to be %q", line)
+	}
+}
+
+// TestNoRoom: a folder for temporary files that is full is named with the way to another one, whatever
+// the file is for; one that outputs are written to is not.
+func TestNoRoom(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for path, want := range map[string]bool{filepath.Join(os.TempDir(), "remat-tokens-1"): true, filepath.Join(os.TempDir(), "remat-sweep-1", "m.onnx"): true, filepath.Join(t.TempDir(), "m.onnx"): false} {
+		var said strings.Builder
+		e := newEnv(context.Background(), io.Discard, &said)
+		if code := e.exitCode(fmt.Errorf("tokens: %w", &os.PathError{Op: "write", Path: path, Err: syscall.ENOSPC})); code != exitBadInput {
+			t.Errorf("%s: exit code %d", path, code)
+		}
+		if line := said.String(); strings.Count(line, "\n") != 1 || strings.Contains(line, "TMPDIR names another") != want {
+			t.Errorf("%s: said %q", path, line)
+		}
 	}
 }

@@ -286,8 +286,8 @@ func (w *sweeper) derive(g *sizedGraph, src *pipeline.Source, dims map[string]in
 		files.Drop()
 		return src.Close()
 	}
-	if err := d.Save(files.Graph()); err != nil {
-		return fmt.Errorf("%s: %w", src.Path, err)
+	if err := d.Save(files.Graph()); err != nil { // which names a file
+		return err
 	}
 	g.source, err = pipeline.Load(files.Graph())
 	return err

@@ -67,7 +67,20 @@ func (s *Session) EndProfiling() (*Profile, error) {
 		return nil, fmt.Errorf("profile: %w", err)
 	}
 	p, err := readProfile(bufio.NewReaderSize(f, 1<<16))
+	if err != nil {
+		err = cut(err, f, path)
+	}
 	return p, errors.Join(err, f.Close(), os.Remove(path))
+}
+
+// cut is the error of a profile that cannot be read, or that the folder has no room for more of it.
+func cut(err error, f *os.File, path string) error {
+	if at, failed := f.Stat(); failed == nil {
+		if full := NoRoom(path, at.Size()+1<<16); full != nil {
+			return fmt.Errorf("profile: %w", full)
+		}
+	}
+	return err
 }
 
 // rawEvent is one entry of the file.
@@ -97,6 +110,9 @@ func readProfile(r io.Reader) (*Profile, error) {
 		case e.Cat == "Node" && strings.HasSuffix(e.Name, kernelSuffix):
 			p.Nodes = append(p.Nodes, e.node(p.Runs))
 		}
+	}
+	if _, err := d.Token(); err != nil { // the end is missing where it was cut off between two events
+		return nil, fmt.Errorf("profile: %w", err)
 	}
 	return p, nil
 }

@@ -1,6 +1,7 @@
 package ort
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -55,6 +56,22 @@ func TemporaryDir(pattern string) (string, error) {
 	}
 	temporary.dirs[dir] = lockFolder(dir)
 	return dir, nil
+}
+
+// NoRoom is the error of writing some bytes to a file in a folder for temporary files, nil where
+// there is room for them. ONNX Runtime does not say that there is none. What the file holds is lost.
+func NoRoom(path string, bytes int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	for block := make([]byte, 1<<16); err == nil && bytes > 0; bytes -= int64(len(block)) {
+		_, err = f.Write(block)
+	}
+	if f != nil {
+		err = cmp.Or(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("%w; TMPDIR names another folder for temporary files", err)
+	}
+	return nil
 }
 
 // DropTemporary removes a folder that TemporaryDir made.
