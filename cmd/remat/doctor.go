@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -160,7 +161,9 @@ func libraryFindings(e *env) []finding {
 		f := finding{"fact: " + c.Name, "holds", c.Err == nil, ""}
 		if c.Err != nil {
 			f.Is = c.Err.Error()
-			f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install cpu", ortversion.Oldest, ortversion.Newest)
+			if _, ofFile := errors.AsType[*os.PathError](c.Err); !ofFile { // which says what to do about the folder
+				f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install cpu", ortversion.Oldest, ortversion.Newest)
+			}
 		}
 		out = append(out, f)
 	}
@@ -238,7 +241,7 @@ func cudaFinding(environment *ort.Environment) finding {
 		}
 	}
 	if err != nil {
-		return finding{"cuda provider", err.Error(), false, "remat doctor --install cuda, on a machine with an NVIDIA GPU"}
+		return finding{"cuda provider", strings.TrimPrefix(err.Error(), "cuda provider: "), false, "remat doctor --install cuda, on a machine with an NVIDIA GPU"}
 	}
 	return finding{"cuda provider", "works", true, ""}
 }

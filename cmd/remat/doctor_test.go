@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -28,5 +31,22 @@ func TestUntried(t *testing.T) {
 		if (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s with %v: %q, want %q", c.version, c.providers, got, c.want)
 		}
+	}
+}
+
+// TestDoctorWithoutTemporaryFolder: where a fact could not be tried for want of a file, another ONNX
+// Runtime is no way out.
+func TestDoctorWithoutTemporaryFolder(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	var out strings.Builder
+	if code := run(context.Background(), []string{"doctor"}, &out, io.Discard); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+	text := out.String()
+	if !strings.Contains(text, "TMPDIR names another") || strings.Contains(text, "use ONNX Runtime") {
+		t.Errorf("doctor says\n%s", text)
+	}
+	if strings.Contains(text, "cuda provider: ") {
+		t.Errorf("what is checked is named twice in\n%s", text)
 	}
 }
