@@ -20,7 +20,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -286,7 +285,7 @@ func EncodeNPY(w io.Writer, t Tensor) error {
 
 // WriteNPZ writes tensors by key, beside path and then in its place.
 func WriteNPZ(path string, tensors map[string]Tensor) error {
-	err := onnx.ReplaceFile(path, func(f *os.File) error {
+	return onnx.ReplaceFile(path, func(f *os.File) error {
 		z := zip.NewWriter(f)
 		for _, key := range slices.Sorted(maps.Keys(tensors)) {
 			w, err := z.CreateHeader(&zip.FileHeader{Name: key + ".npy", Method: zip.Store})
@@ -299,8 +298,4 @@ func WriteNPZ(path string, tensors map[string]Tensor) error {
 		}
 		return z.Close()
 	})
-	if err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
-	}
-	return nil
 }

@@ -1,15 +1,18 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -60,6 +63,47 @@ func TestShortenedFile(t *testing.T) {
 	}()
 	if !strings.HasPrefix(line, "internal error: ") {
 		t.Errorf("a bug is said to be %q", line)
+	}
+}
+
+// TestShortenedWhileRunning shortens frozen weights that ONNX Runtime reads in each step: the
+// process ends with that line too.
+func TestShortenedWhileRunning(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("on Linux only")
+	}
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	do(t, "model gpt2-tiny --hidden 256 --heads 2 --vocab 2000 --batch 1 --seq 64 -o "+at("m.onnx"))
+	do(t, "grad "+at("m.onnx")+" --params *ln_f* --optimizer sgd --quiet -o "+at("t.onnx"))
+	do(t, "rewrite "+at("t.onnx")+" --strategy none --quiet -o "+at("r.onnx")) // whose products read the weights as they lie
+	c := asProgram(t)("run", at("r.onnx"), "--steps", "1000000", "--threads", "2")
+	var said strings.Builder
+	c.Stderr = &said
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Process.Kill()
+	for line := bufio.NewReader(out); ; {
+		text, err := line.ReadString('\n')
+		if err != nil {
+			t.Fatalf("%v: %s", err, said.String())
+		}
+		if strings.Contains(text, "on cpu") {
+			break
+		}
+	}
+	time.Sleep(time.Second / 2)
+	if err := os.Truncate(at("m.safetensors"), 1<<12); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != exitBadInput || said.String() != "remat: "+shortened+"\n" {
+		t.Errorf("exit code %d, said %q", code, said.String())
 	}
 }
 

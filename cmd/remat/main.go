@@ -9,12 +9,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 func main() {
 	if code, done := supervise(); done {
 		os.Exit(code)
 	}
+	ort.EndOnFault("remat: "+shortened, exitBadInput)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	if s := hangup(); s != nil { // of which a closed terminal and its shell may send several
 		ctx, _ = signal.NotifyContext(ctx, s...)

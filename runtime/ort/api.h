@@ -167,4 +167,6 @@ void ortClear(OrtIoBinding *b, int output);
 OrtStatus *ortSynchronize(OrtIoBinding *b, int output);
 void ortReleaseBinding(OrtIoBinding *b);
 
+void ortLineOnFault(const char *line, size_t bytes, int code);
+
 #endif
