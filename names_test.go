@@ -43,7 +43,6 @@ var namesRead = map[string]string{
 	"runtime/ort/nulldevice/check.go": "names of functions in CUDA's libraries",
 	"train/data/inputs.go":            "the name that an exporter gave an input says what fills it where nothing else does",
 	"train/watch/events.go":           "names of files in a folder",
-	"cmd/remat/sweep_points.go":       "names of temporary files",
 }
 
 // TestNamesTellNothing: no pass learns from a name what made a node.
