@@ -71,7 +71,11 @@ func (e *engine) controlFlow(n *onnx.Node) error {
 		why = reason
 	}
 	if e.lists {
-		why += "; or " + otherThanLists
+		joint := ": "
+		if saysWhatToDo(why) {
+			joint = "; or "
+		}
+		why += joint + otherThanLists
 	}
 	return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: why}
 }

@@ -160,10 +160,15 @@ func (e *engine) sweep(loss *onnx.Value) error {
 // checkRules finds a node that a gradient must pass and that has no rule: before
 // the sweep, whose rules could fail on what such a node leaves unknown.
 func (e *engine) checkRules(reach map[*onnx.Value]bool) error {
+	var made *onnx.Node // the first one without a rule that a pass wrote for one of the file
 	for _, n := range e.m.Graph.Nodes {
 		r := e.rule(n)
 		reached := slices.ContainsFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil && reach[o] && (r != nil || e.needs[o]) })
 		if !reached {
+			continue
+		}
+		if r == nil && n.Origin().Pass != "" {
+			made = cmp.Or(made, n)
 			continue
 		}
 		if r == nil {
@@ -174,6 +179,9 @@ func (e *engine) checkRules(reach map[*onnx.Value]bool) error {
 				return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: fmt.Sprintf("none for its input %d, %q, which depends on what trains", i, v.Name)}
 			}
 		}
+	}
+	if made != nil {
+		return e.missing(made)
 	}
 	return nil
 }

@@ -92,10 +92,15 @@ type UnsupportedError struct {
 
 func (e *UnsupportedError) Error() string {
 	text := fmt.Sprintf("node %q: gradient of %s: %s", e.Node, e.Op, e.Reason)
-	if strings.Contains(e.Reason, "--dim") || strings.Contains(e.Reason, "export") { // it says what to do
+	if saysWhatToDo(e.Reason) {
 		return text
 	}
 	return text + "; write it with other operators, or let no gradient through with --stop GLOB"
+}
+
+// saysWhatToDo reports a reason that has a way out.
+func saysWhatToDo(reason string) bool {
+	return strings.Contains(reason, "--dim") || strings.Contains(reason, "export")
 }
 
 // A ClashError names a value of the file whose name the training graph needs.

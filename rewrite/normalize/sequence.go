@@ -166,54 +166,63 @@ func (s *state) splitSequence(n *onnx.Node) {
 	if axis < 0 || n.Out(0) == nil || n.Out(0).IsOutput() || n.Out(0).Dead() {
 		return
 	}
-	extent, ok := x.Type.Shape[axis].Int()
-	if !ok {
-		return
-	}
-	sizes, ok := s.sequenceSizes(n, extent)
-	if !ok {
+	list, count := s.sequenceSizes(n, x.Type.Shape[axis])
+	if count == 0 {
 		return
 	}
 	s.scope(n)
-	parts := slices.Clone(s.b.Node("", "Split", build.In(x, s.b.Ints(sizes...)), len(sizes), onnx.IntAttr("axis", int64(axis))))
+	sizes := n.In(1)
+	if list != nil {
+		sizes = s.b.Ints(list...)
+	} else if sizes.Type.DType != onnx.Int64 {
+		sizes = s.b.Op("Cast", build.In(sizes), onnx.IntAttr("to", int64(onnx.Int64)))
+	}
+	parts := slices.Clone(s.b.Node("", "Split", build.In(x, sizes), count, onnx.IntAttr("axis", int64(axis))))
 	if n.In(1) == nil && n.Int("keepdims", 1) == 0 {
 		for k, v := range parts {
 			parts[k] = s.b.Op("Squeeze", build.In(v, s.b.Ints(int64(axis))))
 		}
 	}
-	list := s.b.Op("SequenceConstruct", parts)
+	whole := s.b.Op("SequenceConstruct", parts)
 	nodes := s.b.Take()
 	if s.b.Err() != nil {
 		return
 	}
 	s.g.InsertBefore(n, nodes...)
-	s.g.ReplaceUses(n.Out(0), list)
+	s.g.ReplaceUses(n.Out(0), whole)
 	s.count++
 }
 
-// sequenceSizes are the extents of the parts: one each without the split input,
-// equal ones (the last perhaps smaller) for a scalar, else as listed.
-func (s *state) sequenceSizes(n *onnx.Node, extent int64) ([]int64, bool) {
-	step := int64(1)
-	if n.In(1) != nil {
-		list, ok := s.types.Int64s(n.In(1))
-		if !ok || len(list) == 0 {
-			return nil, false
+// sequenceSizes are the extents of the parts, and how many: one each without the split input,
+// equal ones (the last perhaps smaller) for a scalar, else as listed. Of a list whose length alone
+// is known they are nil, and a Split takes the list; the number is 0 where it is not known.
+func (s *state) sequenceSizes(n *onnx.Node, extent onnx.Dim) (sizes []int64, count int) {
+	step, split := int64(1), n.In(1)
+	if split != nil {
+		list, known := s.types.Int64s(split)
+		if rank(split) == 1 {
+			if length, ok := split.Type.Shape[0].Int(); ok && !known && length <= maxParts {
+				return nil, int(length)
+			}
+			return list, len(list)
 		}
-		if rank(n.In(1)) == 1 {
-			return list, true
+		if !known || len(list) == 0 {
+			return nil, 0
 		}
 		step = list[0]
 	}
-	if step < 1 || extent < 1 || extent/step > 4096 {
-		return nil, false
+	whole, ok := extent.Int()
+	if !ok || step < 1 || whole < 1 || whole/step > maxParts {
+		return nil, 0
 	}
-	var sizes []int64
-	for at := int64(0); at < extent; at += step {
-		sizes = append(sizes, min(step, extent-at))
+	for at := int64(0); at < whole; at += step {
+		sizes = append(sizes, min(step, whole-at))
 	}
-	return sizes, true
+	return sizes, len(sizes)
 }
+
+// maxParts is how many parts of a value are written out.
+const maxParts = 4096
 
 // element takes an element straight from a list that is put together in place.
 func (s *state) element(n *onnx.Node) {

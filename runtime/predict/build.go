@@ -134,7 +134,14 @@ func (b *builder) doubtSizes() {
 	for ; b.sized < len(b.Unsized); b.sized++ {
 		v := b.Unsized[b.sized]
 		if kind := b.Graph.Values[b.Index[v]].Kind; kind == ortmodel.Inner || kind == ortmodel.Output {
-			b.unknown = append(b.unknown, fmt.Sprintf("value %q: size not known (%s)", v.Name, v.Type))
+			of := ""
+			if n := v.Producer; n != nil {
+				of = ", of " + n.OpType()
+				if n.Name() != "" {
+					of += fmt.Sprintf(" %q", n.Name())
+				}
+			}
+			b.unknown = append(b.unknown, fmt.Sprintf("value %q: size not known (%s%s)", v.Name, v.Type, of))
 		}
 	}
 }
