@@ -4,6 +4,7 @@ package main
 // opened, predicted, stepped, and described in the document of the contract.
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -334,7 +335,9 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 			unknown = p.Unknown
 		}
 		s.run.NoPrediction = report.Text(unpredicted(p, unknown, err))
-		s.remark(e, "not predicted: %s", s.run.NoPrediction)
+		if _, ahead := errors.AsType[*pipeline.AheadError](err); !ahead {
+			s.remark(e, "not predicted: %s", s.run.NoPrediction)
+		}
 		return
 	}
 	if err := s.session.Place(p.Slab()); err != nil {
@@ -395,6 +398,9 @@ func (s *subject) step(e *env) error {
 	}
 	s.run.Steps = append(s.run.Steps, rec)
 	if len(s.run.Steps) == 1 {
+		if s.run.NoPrediction != "" { // what ran ahead failed alone
+			s.remark(e, "not predicted: %s", s.run.NoPrediction)
+		}
 		s.trace = last.Trace
 		if s.visit != nil {
 			outputs, err := s.session.Last()
@@ -414,7 +420,11 @@ func (s *subject) once(e *env) (*remat.Step, error) {
 		return nil, errInterrupted
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Base(s.path), err)
+		err = fmt.Errorf("%s: %w", filepath.Base(s.path), err)
+		if drawn := s.session.Drawn(); len(drawn) > 0 && !outOfMemory(err) && beyondLimit(err) == nil {
+			err = fmt.Errorf("%w; these inputs had no feed and were drawn at random, so they may not fit together: %s: give a batch with --feeds F.npz", err, some(drawn))
+		}
+		return nil, err
 	}
 	return step, nil
 }

@@ -49,6 +49,12 @@ func (s Sizes) of(m *onnx.Model, roles step.Roles, dims map[string]int64) (map[s
 	return s(m, roles, dims)
 }
 
+// An AheadError is one of a part of a step that was run ahead for its sizes, and that the step is
+// likely to end in too.
+type AheadError struct{ error }
+
+func (e *AheadError) Unwrap() error { return e.error }
+
 func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Options, random bool) (shapes map[string]onnx.Shape, err error) {
 	if m, err = m.Clone(); err != nil {
 		return nil, err
@@ -95,7 +101,7 @@ func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Op
 		}
 		found, err := e.Shapes(m, open, o, random)
 		if err != nil {
-			return nil, err
+			return nil, &AheadError{err}
 		}
 		for _, v := range open {
 			shapes[v.Name] = found[v.Name] // nil, and not asked for again, of what is no tensor
