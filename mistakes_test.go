@@ -122,7 +122,7 @@ func TestMistakes(t *testing.T) {
 			_, err := remat.Open("", nil)
 			return err
 		},
-		`no input has a dimension "bach": free are []`: func() error {
+		`no input has a dimension "bach": no dimension is free`: func() error {
 			_, err := remat.Open(model, map[string]int64{"bach": 4})
 			return err
 		},

@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
@@ -109,7 +110,10 @@ func checkDims(source *pipeline.Source, dims map[string]int64) error {
 		case dims[name] < 1:
 			return fmt.Errorf("dimension %s=%d: must be 1 or more", name, dims[name])
 		case !known && !was:
-			return fmt.Errorf("no input has a dimension %q: free are %q", name, free)
+			if len(free) == 0 {
+				return fmt.Errorf("no input has a dimension %q: no dimension is free", name)
+			}
+			return fmt.Errorf("no input has a dimension %q: free are %s", name, strings.Join(free, ", "))
 		case !known && n != dims[name]:
 			return fmt.Errorf("dimension %s=%d: the file was written for %s=%d", name, dims[name], name, n)
 		}

@@ -234,7 +234,7 @@ func (v *adviser) plain() error {
 	v.add(v.losing(Measure{Name: MeasureOrder, Did: "the one that holds least; gradients are kept to the end", Alone: &ordered.Bytes, With: ordered}))
 	m := Measure{Name: MeasureUpdates, Did: "each parameter as soon as its gradient is complete", Alone: &v.base.Bytes, With: v.base}
 	if v.base.Bytes >= ordered.Bytes {
-		m.Remark = "saves nothing here: the peak lies before the gradients"
+		m.Remark = "adds nothing: the peak lies before the gradients"
 	}
 	v.add(m)
 	return nil

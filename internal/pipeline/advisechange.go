@@ -44,7 +44,7 @@ func (v *adviser) others() error {
 		}
 		m.Alone, m.With = &alone.Bytes, alone
 		if alone.Bytes >= v.base.Bytes {
-			m.Remark = "saves nothing here"
+			m.Remark = "adds nothing to the order and the updates"
 		}
 	}
 	if err := v.combine(changes, rows); err != nil {

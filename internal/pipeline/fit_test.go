@@ -392,7 +392,7 @@ func TestFitMergedGradients(t *testing.T) {
 			"  p = MatMul(x, u)\n  h = Add(p, a)\n  q = MatMul(x, v)\n  k = Add(q, b)\n  l = Add(h, k)\n  y = Tanh(l)\n  loss = ReduceMean(y) {keepdims=0}\n  out loss float32[]\n}\n")
 		o := fitOptions(filepath.Join(t.TempDir(), "train.onnx"), optim.AdamW, nil)
 		o.Derive.Grad.Params = []string{"u", "v", "a", "b"}
-		want := "2 of 4 parameters updated in backward, as soon as their gradient is complete; updating it earlier would raise the peak; 16 B of gradients wait"
+		want := "2 of 4 parameters updated in backward, as soon as their gradient is complete; earlier updates would raise the peak; 16 B of gradients wait"
 		if half {
 			o.Pipeline.Precision = &precision.Options{To: onnx.Float16}
 			want = "of 4 parameters updated in backward, as soon as their gradient is complete; all gradients have to be known to be finite first"

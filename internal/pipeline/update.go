@@ -126,7 +126,7 @@ func (r *File) whyLate(late []waited, last *onnx.Value) string {
 	case r.needs(late, last, true):
 		return "all gradients have to be known to be finite first; " + waiting + ": --overflow parameter updates each at once"
 	}
-	return "updating it earlier would raise the peak; " + waiting
+	return "earlier updates would raise the peak; " + waiting
 }
 
 // needs reports that a parameter's next value is computed from numbers of the last gradient,

@@ -72,7 +72,7 @@ func Frozen(m *onnx.Model, kind Kind, types build.Typer) ([]*Weight, error) {
 	q := &quantizer{m: m, b: build.New(m.Graph, types, Pass), weights: map[*onnx.Value]*held{}}
 	var list []*Weight
 	for _, v := range slices.Clone(m.Graph.Initializers) {
-		if !Candidate(v) {
+		if !Candidate(v) || ofBackward(v) {
 			continue
 		}
 		w, err := q.weight(v, kind)
@@ -88,4 +88,10 @@ func Frozen(m *onnx.Model, kind Kind, types build.Typer) ([]*Weight, error) {
 		return nil, fmt.Errorf("quantize: %w", err)
 	}
 	return list, q.lead()
+}
+
+// ofBackward reports a constant that the backward pass alone reads: none of the model, but one
+// that a rule made, whose numbers gradients are exact by.
+func ofBackward(v *onnx.Value) bool {
+	return len(v.Uses()) > 0 && !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Node == nil || !u.Node.MadeBy("grad") })
 }

@@ -320,3 +320,14 @@ graph g {
 		t.Errorf("%v, %v", list, err)
 	}
 }
+
+// TestConstantsOfRules: a constant that only the backward pass reads is none of the model's weights:
+// it keeps its numbers, and nothing is said of it.
+func TestConstantsOfRules(t *testing.T) {
+	zeros := strings.TrimSuffix(strings.Repeat("0, ", 64*64), ", ")
+	m, types := ortest.Parse(t, "model ir=8 opset=17\ngraph g {\nin x float32[64,64]\ninit c float32[64,64] = ["+zeros+"]\ninit z float32[64,64] = ["+zeros+"]\n"+
+		"g = MatMul(x, c) meta {remat.pass=\"grad\"}\ny = Add(g, z) meta {remat.pass=\"grad\"}\nout y float32[64,64]\n}\n")
+	if list, err := Frozen(m, Int8, types); err != nil || len(list) != 0 || len(m.Graph.Nodes) != 2 {
+		t.Errorf("%v, %v, %d nodes", list, err, len(m.Graph.Nodes))
+	}
+}
