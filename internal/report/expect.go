@@ -153,7 +153,9 @@ func (c *Compare) Sentence(i int) string {
 		return fmt.Sprintf("%s did not run: %s", b, clean(string(m.Error)))
 	}
 	var parts []string
-	if p.Saving != nil {
+	if p.Saving != nil && *p.Saving == 0 {
+		parts = append(parts, fmt.Sprintf("takes as much live memory as %s (%s)", a, BytesOr(m.Memory.LivePeakBytes)))
+	} else if p.Saving != nil {
 		share, word := float64(*p.Saving), "less"
 		if share < 0 {
 			share, word = -share, "more"

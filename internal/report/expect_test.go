@@ -45,6 +45,10 @@ func TestSentence(t *testing.T) {
 	if got := c.Sentence(0); !strings.HasSuffix(got, "; results differ by 0.5 of the largest, as it computes in float16, and it draws random numbers.") {
 		t.Errorf("%s", got)
 	}
+	c.Pairs[0].Saving, c.Pairs[0].ApartBecause, b.Memory.LivePeakBytes = new(Float(0)), nil, a.Memory.LivePeakBytes
+	if got := c.Sentence(0); !strings.HasPrefix(got, "b.onnx takes as much live memory as a.onnx (4.0 KiB) and 10.0 % less time;") {
+		t.Errorf("%s", got)
+	}
 	b.Error = "out of memory"
 	if got := c.Sentence(0); got != "b.onnx did not run: out of memory" {
 		t.Errorf("%s", got)
