@@ -91,7 +91,7 @@ func addLoss(e *env, path, out string, o loss.Options) error {
 		d := withLoss{Model: out, Loss: r.Loss, Prediction: r.Prediction, Labels: r.Labels.Name, LabelsType: r.Labels.Type.String(), Through: report.Text(r.Through), Empty: append([]string{}, r.Empty...), Dropped: append([]string{}, r.Dropped...)}
 		return report.WriteJSON(e.stdout, d)
 	}
-	e.say("%s: %s %s of %s, labels %s %s", out, o.Kind, r.Loss, r.Prediction, r.Labels.Name, r.Labels.Type)
+	e.say("%s: %s %s of %s, labels in the input %s, %s", out, o.Kind, r.Loss, r.Prediction, r.Labels.Name, r.Labels.Type)
 	if r.Through != "" {
 		e.say("%s is made by a %s: the loss is of what that reads", r.Prediction, r.Through)
 	}

@@ -182,14 +182,19 @@ func (s *assignment) sink(wanted func(*onnx.Node) bool, last int) {
 	}
 }
 
-// findHand says in which stages forward values and weights are at hand.
+// findHand says in which stages forward values and weights are at hand. Constants of a few bytes, as
+// the extents of a Reshape, are wherever they are read.
 func (s *assignment) findHand() {
 	for _, n := range s.Nodes {
 		if !s.forward[n] || s.group[n] == replicated {
 			continue
 		}
 		at := uint64(1) << s.group[n]
-		s.eachRead(n, func(v *onnx.Value) { s.hand[v] |= at })
+		s.eachRead(n, func(v *onnx.Value) {
+			if !v.IsConstant() || s.weight(v) {
+				s.hand[v] |= at
+			}
+		})
 		for _, v := range n.Returns() {
 			s.hand[v] |= at
 		}
