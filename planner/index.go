@@ -69,6 +69,9 @@ type index struct {
 	exploreOnce sync.Once
 	reachOnce   sync.Once
 	reached     float64
+	// lines are what tradeoffLines returns.
+	lines        []line
+	tradeoffOnce sync.Once
 	// noneIs is the best order without recomputation.
 	noneIs     *legalized
 	noneErr    error

@@ -362,6 +362,9 @@ func optimalFrontier(p *Problem, budget int64, known func() int64) iter.Seq2[Can
 			return
 		}
 		ix := p.indexed()
+		if budget < math.MaxInt64 && len(ix.reads) > ix.tune.narrowOps && !ix.yieldPlain(budget, yield) {
+			return
+		}
 		points := ix.explored().front.points
 		if !ix.yieldNone(points[len(points)-1], budget, yield) {
 			return
@@ -399,6 +402,19 @@ func Cheapest(p *Problem, cost func(work float64, peak int64) float64) (Candidat
 	}
 	peak, err := ix.judged(best, math.MaxInt64)
 	return Candidate{best.overhead, peak, func() (*Plan, error) { return ix.settledAt(best) }}, err
+}
+
+// yieldPlain yields the plain order with everything kept where that keeps a budget: nothing repeats
+// less, and a large graph takes long to search. False: no more is wanted.
+func (ix *index) yieldPlain(budget int64, yield func(Candidate, error) bool) bool {
+	q := &point{keep: ix.keepAll(), base: ix.plain()}
+	if !ix.keepsLimits(q.keep) {
+		return true
+	}
+	if _, err := ix.spelledAt(q); err != nil || q.counted > budget {
+		return true
+	}
+	return yield(Candidate{q.overhead, q.counted, func() (*Plan, error) { return ix.settledAt(q) }}, nil)
 }
 
 // yieldNone yields the best order without recomputation where only that keeps the

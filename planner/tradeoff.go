@@ -21,8 +21,8 @@ import "math"
 // work is to be repeated; of the least peak LowerBound says more, so HoldsMore asks both.
 
 // tradeoffs is how many operators are tried as o, spread over the order, and tradeoffPrices
-// the number of prices, each four times the one before, in FLOPs for a byte.
-const tradeoffs, tradeoffPrices = 64, 9
+// the number of prices, each √2 times the one before, in FLOPs for a byte.
+const tradeoffs, tradeoffPrices = 64, 33
 
 // tradeoffStep is how far apart the shares of work are at which the bound is compared.
 const tradeoffStep = 1.0 / 256
@@ -59,8 +59,36 @@ func keepsMore(p *Problem, limit func(work float64) int64) int64 {
 
 // tradeoff returns the bytes that a plan holds at least which repeats some work, in FLOPs.
 func (ix *index) tradeoff() func(work float64) int64 {
-	type line struct{ price, cost float64 }
-	var lines []line
+	lines := ix.tradeoffLines()
+	return func(work float64) int64 {
+		var most float64
+		for _, l := range lines {
+			most = max(most, (l.cost-work)/l.price)
+		}
+		return ix.p.Graph.Held + int64(most)
+	}
+}
+
+// LeastWork is the least work of a plan of p that holds at most so many bytes, as a share of the
+// plain step's.
+func LeastWork(p *Problem, bytes int64) float64 {
+	var most float64
+	for _, l := range p.indexed().tradeoffLines() {
+		most = max(most, l.cost-l.price*float64(bytes-p.Graph.Held))
+	}
+	return p.Floor() + most/float64(max(1, p.FLOPs()))
+}
+
+// A line is a price of memory, in FLOPs for a byte, and what every plan costs at least, in FLOPs.
+type line struct{ price, cost float64 }
+
+// tradeoffLines are the lines by ascending price.
+func (ix *index) tradeoffLines() []line {
+	ix.tradeoffOnce.Do(func() { ix.lines = ix.findLines() })
+	return ix.lines
+}
+
+func (ix *index) findLines() (lines []line) {
 	if wanted, before := ix.widest(); wanted != nil {
 		cut := newNetwork(ix, network{
 			cost:   func(op int) int64 { return ix.p.Ops[op].FLOPs },
@@ -69,7 +97,7 @@ func (ix *index) tradeoff() func(work float64) int64 {
 		})
 		bytes := make([]int64, len(cut.stash))
 		for k := range tradeoffPrices {
-			l := line{price: math.Ldexp(ix.tune.sweepFrom, 2*k)}
+			l := line{price: ix.tune.sweepFrom * math.Pow(2, float64(k)/2)}
 			for i, r := range cut.stash {
 				bytes[i] = int64(l.price * float64(ix.p.Graph.Values[r].Bytes))
 			}
@@ -77,13 +105,7 @@ func (ix *index) tradeoff() func(work float64) int64 {
 			lines = append(lines, l)
 		}
 	}
-	return func(work float64) int64 {
-		var most float64
-		for _, l := range lines {
-			most = max(most, (l.cost-work)/l.price)
-		}
-		return ix.p.Graph.Held + int64(most)
-	}
+	return lines
 }
 
 // widest returns, of some backward operator, itself and its descendants, and its ancestors:

@@ -25,6 +25,12 @@ func TestTradeoff(t *testing.T) {
 		if bound := least(again - 1); c.Peak < bound || bound < least(again) {
 			t.Errorf("%d bytes for a share of %g, at least %d", c.Peak, c.Overhead, bound)
 		}
+		if work := LeastWork(p, c.Peak); c.Overhead < work-1e-9 || work < p.Floor() {
+			t.Errorf("a share of %g for %d bytes, at least %g", c.Overhead, c.Peak, work)
+		}
+	}
+	if work := LeastWork(p, none.Peak/2); work < p.Floor()+0.01 {
+		t.Errorf("a share of %g at least for half of what the plain step holds: nothing is told", work)
 	}
 }
 

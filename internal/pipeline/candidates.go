@@ -9,7 +9,8 @@ package pipeline
 // Each variant's solver yields its frontier by ascending work; this is their
 // merge, the variant that changes the graph least first where two are equal. A
 // variant is prepared and searched only when the merge comes to the work that its parts
-// add, which all of its plans do: what costs less, it cannot undercut. It is not searched
+// add, which all of its plans do, and within a budget to the least that may keep it: what costs
+// less, it cannot undercut. It is not searched
 // where none of its plans can hold less than one of no more work does. Where a price counts
 // (knee.go), the variant that is divided most is searched before: the price leaves others out.
 //
@@ -120,7 +121,7 @@ func (m *merge) cheapest() (*frontier, error) {
 			return best, nil
 		}
 		next := m.nextWaiting()
-		if !m.all && (next < 0 || len(m.open) > 0 && m.waiting[next].floor > 0) {
+		if !m.all && (next < 0 || m.waiting[next].floor > 0) {
 			if err := m.openFamily(); err != nil {
 				return nil, err
 			}
@@ -187,7 +188,7 @@ const perVariant = 2
 // work; what adds so much that no plan of it is of use is not prepared.
 func (m *merge) prepare(f *frontier) error {
 	if !f.family.asked[f.choice] {
-		floor, err := m.p.floor(f.family, f.choice)
+		floor, err := m.floor(f)
 		if err != nil {
 			return err
 		}
@@ -207,9 +208,22 @@ func (m *merge) prepare(f *frontier) error {
 		return err
 	}
 	for i, problem := range v.problems() {
-		m.waiting = append(m.waiting, &frontier{variant: v, problem: problem, rank: f.rank + i, floor: max(f.floor, problem.Floor())})
+		floor := problem.Floor()
+		if live := m.p.live(m.budget); live < math.MaxInt64 {
+			floor = planner.LeastWork(problem, live)
+		}
+		m.waiting = append(m.waiting, &frontier{variant: v, problem: problem, rank: f.rank + i, floor: max(f.floor, floor)})
 	}
 	return nil
+}
+
+// floor is the least work of the plans of a frontier whose variant is not prepared yet. Who
+// scouts wants to know all variants first, and only updates in slices add enough to wait.
+func (m *merge) floor(f *frontier) (float64, error) {
+	if m.bargain != nil && !m.bargain.thorough && choices[f.choice].Rows == (Division{}) {
+		return 0, nil
+	}
+	return m.p.floor(f.family, f.choice, f.floor)
 }
 
 // search opens a frontier, unless none of its plans is of use.

@@ -36,6 +36,7 @@ func TestAscending(t *testing.T) {
 		break
 	}
 	budget, last, variants := p.Scheduled*6/10, 0.0, map[*Variant]int{}
+	var all []Candidate
 	for c, err := range p.ascending(s, Budget{Live: budget}, nil) {
 		if err != nil {
 			t.Fatal(err)
@@ -43,8 +44,26 @@ func TestAscending(t *testing.T) {
 		if c.Overhead < last || c.Peak > budget {
 			t.Errorf("overhead %g after %g, peak %d of %d", c.Overhead, last, c.Peak, budget)
 		}
+		if len(all) == 0 && !slices.ContainsFunc(p.asked.divided[:], func(q *preparation) bool { return q != nil }) {
+			t.Error("for the first candidate all that is divided is prepared, too")
+		}
 		last = c.Overhead
 		variants[c.Variant]++
+		all = append(all, c)
+	}
+	n := 0
+	for _, v := range p.asked.prepared() {
+		for c, err := range s.Frontier(v.Problem(), budget, nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n++; !slices.ContainsFunc(all, func(d Candidate) bool { return d.Variant == v && d.Overhead == c.Overhead && d.Peak == c.Peak }) {
+				t.Errorf("%g more work for %d bytes is left out", c.Overhead, c.Peak)
+			}
+		}
+	}
+	if n != len(all) {
+		t.Errorf("%d candidates, want %d", len(all), n)
 	}
 	if len(variants) < 3 {
 		t.Errorf("candidates of %d variants, want more to merge", len(variants))
@@ -117,15 +136,15 @@ func TestSearchedWhereItCounts(t *testing.T) {
 	}
 	p, few := curve(0.01)
 	idle := 0
-	for i, v := range p.asked.prepared() {
-		if floor, searched := v.Problem().Floor(), v.Problem().Searched(); searched != (floor <= 0.01) {
-			t.Errorf("variant %d of at least %g more work: searched %t for 0.01", i, floor, searched)
-		} else if !searched {
+	for i, q := range p.asked.divided {
+		if v := p.asked.variants[i]; v != nil && v.Problem().Searched() != (v.Problem().Floor() <= 0.01) || q != nil && p.asked.adds[i] <= 0.01 {
+			t.Errorf("choice %d adds at least %g: prepared %t, and searched, for 0.01", i, p.asked.adds[i], v != nil)
+		} else if q != nil {
 			idle++
 		}
 	}
 	if idle == 0 || len(few) == 0 {
-		t.Errorf("%d variants are not searched, %d points: nothing is told", idle, len(few))
+		t.Errorf("%d variants are not prepared, %d points: nothing is told", idle, len(few))
 	}
 	p, list := curve(math.Inf(1))
 	var want []Candidate

@@ -126,38 +126,57 @@ type preparation struct {
 // Prepare runs the passes on a copy of the model and analyzes it. The model
 // given is left as it is, and must outlive the result.
 func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Variant, error) {
-	return prepareUnless(e, given, o, func(*preparation) bool { return false })
+	p, err := divide(e, given, o)
+	if err != nil {
+		return nil, err
+	}
+	return p.complete(e)
 }
 
 // lastDivision is the last pass that computes something in parts.
 const lastDivision = "tile"
 
-// prepareUnless is Prepare for who does not want what is divided so, once all that is
-// divided is; then there is no variant, and no error.
-func prepareUnless(e *runtime.Engine, given *onnx.Model, o Options, unwanted func(*preparation) bool) (*Variant, error) {
+// divide runs the passes on a copy of the model until all that is divided is.
+func divide(e *runtime.Engine, given *onnx.Model, o Options) (*preparation, error) {
 	m, err := given.Clone()
 	if err != nil {
 		return nil, err
 	}
 	p := &preparation{Variant: Variant{Model: m, Options: o, roles: o.Roles}}
-	for _, pass := range passes {
-		if pass.asked == nil || pass.asked(&p.Options) {
-			if err := pass.run(p, e); err != nil {
-				return nil, err
-			}
-			if err := o.After.See(pass.name, p.Model); err != nil {
-				return nil, err
-			}
-		}
-		if pass.name == lastDivision && unwanted(p) {
-			return nil, nil
-		}
+	return p, p.run(e, passes[:divisionsEnd()])
+}
+
+// complete runs the other passes, and analyzes the graph.
+func (p *preparation) complete(e *runtime.Engine) (*Variant, error) {
+	if err := p.run(e, passes[divisionsEnd():]); err != nil {
+		return nil, err
 	}
 	if err := p.limit(); err != nil {
 		return nil, err
 	}
 	p.castsOnce = castsOnce(p.Analysis)
 	return &p.Variant, nil
+}
+
+// divisionsEnd is how many passes it takes until all that is divided is.
+func divisionsEnd() int {
+	return 1 + slices.IndexFunc(passes, func(p pass) bool { return p.name == lastDivision })
+}
+
+// run runs those of some passes that the options ask for.
+func (p *preparation) run(e *runtime.Engine, list []pass) error {
+	for _, pass := range list {
+		if pass.asked != nil && !pass.asked(&p.Options) {
+			continue
+		}
+		if err := pass.run(p, e); err != nil {
+			return err
+		}
+		if err := p.Options.After.See(pass.name, p.Model); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // note adds the report of a pass that found something to do.

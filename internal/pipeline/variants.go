@@ -121,11 +121,11 @@ const choicesN = 12
 // the nodes: coarse ones, and with the loss in slices more of them. Yet more take long to plan and to
 // load, so they are for who gives a bound or asks for the least.
 var choices = [choicesN]choice{
-	{}, {Divisions: Divisions{Chunk: coarse}}, {Divisions: Divisions{Chunk: coarse, Tile: auto}}, {Divisions: Divisions{Chunk: fine, Tile: auto}},
-	{Divisions: Divisions{Chunk: coarse, Rows: auto}}, {Divisions: Divisions{Chunk: coarse, Tile: auto, Rows: auto}},
-	{Divisions: Divisions{Chunk: fine, Tile: auto, Rows: auto}}, {Divisions: Divisions{Chunk: auto, Tile: auto, Rows: auto}, bound: true},
-	{Divisions: Divisions{Chunk: Parts(4), Tile: auto}, within: true}, {Divisions: Divisions{Batch: coarse}}, {Divisions: Divisions{Batch: auto, Chunk: coarse}},
-	{Divisions: Divisions{Batch: fine, Chunk: coarse}, far: true},
+	{}, {Divisions: Divisions{Chunk: coarse}}, {Divisions: Divisions{Chunk: coarse, Tile: auto}, beyond: 1}, {Divisions: Divisions{Chunk: fine, Tile: auto}, beyond: 2},
+	{Divisions: Divisions{Chunk: coarse, Rows: auto}, beyond: 1}, {Divisions: Divisions{Chunk: coarse, Tile: auto, Rows: auto}, beyond: 2},
+	{Divisions: Divisions{Chunk: fine, Tile: auto, Rows: auto}, beyond: 3}, {Divisions: Divisions{Chunk: auto, Tile: auto, Rows: auto}, bound: true},
+	{Divisions: Divisions{Chunk: Parts(4), Tile: auto}, within: true}, {Divisions: Divisions{Batch: coarse}}, {Divisions: Divisions{Batch: auto, Chunk: coarse}, beyond: 9},
+	{Divisions: Divisions{Batch: fine, Chunk: coarse}, far: true, beyond: 10},
 }
 
 // A choice is what a search may divide.
@@ -134,6 +134,8 @@ type choice struct {
 	bound  bool // only with Outputs Rows
 	within bool // only within a bound
 	far    bool // only within a bound, or for the least
+	// beyond is a choice that divides less, and adds no more work: the first, where none else does.
+	beyond int
 }
 
 // batched is the choice of as many micro-batches as are looked at whatever is asked for.
@@ -150,7 +152,11 @@ type family struct {
 	// variants are by choice, nil where one is not prepared, or as another is; the first
 	// divides what the options do.
 	variants [choicesN]*Variant
-	asked    [choicesN]bool // for: prepared, or as another
+	// divided are those that are not prepared yet, but all that they divide is, asked for or as
+	// another; adds is the work that dividing adds, as a share of the plain step's.
+	divided [choicesN]*preparation
+	asked   [choicesN]bool
+	adds    [choicesN]float64
 	// slicing is the work of computing updates in slices, as a share of the plain step's;
 	// nil before it is asked for.
 	slicing *float64
@@ -313,11 +319,31 @@ func (o *Options) divides() bool {
 // for; nil where another one divides the same, a layer that has a budget is none once it is
 // divided, or the solver has no choice.
 func (p *Planner) variant(s *planner.Solver, f *family, choice int) (*Variant, error) {
-	switch {
-	case !p.offers(s, choice):
+	if !p.offers(s, choice) {
 		return nil, nil
-	case f.asked[choice] || p.stopped():
+	}
+	if f.variants[choice] != nil || p.stopped() {
 		return f.variants[choice], nil
+	}
+	q, err := p.divided(f, choice)
+	if q == nil {
+		return nil, err
+	}
+	p.looking(choice, len(choices))
+	f.divided[choice] = nil
+	v, err := q.complete(p.engine)
+	if _, ok := errors.AsType[*noLayerError](err); ok {
+		v, err = nil, nil
+	}
+	f.variants[choice] = v
+	return v, err
+}
+
+// divided returns a family's variant of a choice as it is once all that is divided is; nil where
+// there is none that is not prepared yet.
+func (p *Planner) divided(f *family, choice int) (*preparation, error) {
+	if f.asked[choice] || p.stopped() {
+		return f.divided[choice], nil
 	}
 	parts := choices[choice].Divisions
 	if like := p.opts.Like; like != nil && *like != parts {
@@ -327,20 +353,32 @@ func (p *Planner) variant(s *planner.Solver, f *family, choice int) (*Variant, e
 	if rows && (!f.variants[0].Analysis.Roles.Updates() || f.slicing != nil && math.IsInf(*f.slicing, 1)) {
 		return nil, nil
 	}
-	p.looking(choice, len(choices))
 	o := f.options
 	o.Divisions = parts
-	v, err := prepareUnless(p.engine, p.given, o, func(q *preparation) bool {
-		if rows {
-			f.slices(q)
-		}
-		return rows && q.Divided.Updates == 0 || slices.ContainsFunc(f.prepared(), func(w *Variant) bool { return q.Divided == w.Divided })
-	})
-	if _, ok := errors.AsType[*noLayerError](err); ok {
-		v, err = nil, nil
+	q, err := divide(p.engine, p.given, o)
+	if err != nil {
+		return nil, err
 	}
-	f.variants[choice], f.asked[choice] = v, err == nil
-	return v, err
+	f.asked[choice] = true
+	f.adds[choice] = float64(q.added+rereadFLOPs(f.variants[0].Analysis, q.reread)) / float64(max(1, p.Problem().FLOPs()))
+	if rows {
+		f.slices(q)
+	}
+	if rows && q.Divided.Updates == 0 || f.has(q.Divided) {
+		return nil, nil
+	}
+	f.divided[choice] = q
+	return q, nil
+}
+
+// has reports that one of the variants so far is divided so.
+func (f *family) has(d Divided) bool {
+	for i, q := range f.divided {
+		if v := f.variants[i]; v != nil && v.Divided == d || q != nil && q.Divided == d {
+			return true
+		}
+	}
+	return false
 }
 
 // slices notes what it takes to compute updates in slices: more than any work where none
@@ -353,21 +391,37 @@ func (f *family) slices(q *preparation) {
 	f.slicing = &work
 }
 
-// floor is the least work of the variant of a choice, as a share of the plain step's, by
-// what is known before it is prepared.
-func (p *Planner) floor(f *family, choice int) (float64, error) {
-	if v := f.variants[batched]; choices[choice].far && v != nil { // more slices read more again
-		return v.Problem().Floor(), nil
+// floor is the least work of the variant of a choice, as a share of the plain step's, that is
+// known before it is prepared. Only where those divided less add no more than is known
+// already, it is divided to tell.
+func (p *Planner) floor(f *family, choice int, known float64) (float64, error) {
+	if least := f.addsLeast(choice); least > known {
+		return least, nil
 	}
-	if choices[choice].Rows == (Division{}) || !f.variants[0].Analysis.Roles.Updates() {
+	rows := choices[choice].Rows
+	switch {
+	case rows == (Division{}):
+		_, err := p.divided(f, choice)
+		return f.adds[choice], err
+	case !f.variants[0].Analysis.Roles.Updates():
 		return 0, nil
 	}
 	if f.slicing == nil {
 		o := f.options
-		o.Rows = choices[choice].Rows
-		if _, err := prepareUnless(p.engine, p.given, o, func(q *preparation) bool { f.slices(q); return true }); err != nil {
+		o.Rows = rows
+		q, err := divide(p.engine, p.given, o)
+		if err != nil {
 			return 0, err
 		}
+		f.slices(q)
 	}
 	return *f.slicing, nil
+}
+
+// addsLeast is what dividing by a choice adds at least, by what was divided so far.
+func (f *family) addsLeast(choice int) float64 {
+	for choice > 0 && !f.asked[choice] {
+		choice = choices[choice].beyond
+	}
+	return f.adds[choice]
 }
