@@ -57,7 +57,7 @@ func executedOfFew(e *runtime.Engine, m *onnx.Model, o ort.SessionOptions) (*onn
 	if !kept || left == nil || left.Lacks(m.Graph) != len(gone) {
 		return nil, nil
 	}
-	made, err := m.Clone()
+	made, err := asRead(m, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"testing"
 
@@ -21,13 +22,19 @@ type account struct {
 	Unknown                                             []string
 }
 
-func accountOf(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options) account {
+// accountOf predicts a model, typed as "run" has it, or as it is read.
+func accountOf(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, typed bool) account {
 	t.Helper()
 	clone, err := m.Clone()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer clone.Close()
+	if typed {
+		if err := Type(clone, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
 	p, err := Predict(e, clone, step0(t, clone), o, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -59,21 +66,69 @@ func TestExecutedOfFew(t *testing.T) {
 			few.Close()
 			told++
 		}
-		got := accountOf(t, e, m, o)
+		got := accountOf(t, e, m, o, false)
+		typed := accountOf(t, e, m, o, true)
 		fewOf = 1 // none is enough
-		if want := accountOf(t, e, m, o); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: of a few %+v\nof all %+v", name, got, want)
+		if want := accountOf(t, e, m, o, false); !reflect.DeepEqual(got, want) || !reflect.DeepEqual(typed, want) {
+			t.Errorf("%s: of a few %+v\ntyped %+v\nof all %+v", name, got, typed, want)
 		}
 	}
+	hidden := 0
 	for _, model := range []string{"gpt2", "encoder", "mlp", "heavy"} {
 		for _, kind := range []optim.Kind{optim.None, optim.SGD, optim.AdamW} {
 			m := zooStep(t, model, kind, deep)
 			compare(fmt.Sprint(model, " ", kind), m)
 			r := plannedAs(t, e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}, func(p *Planner) (*File, error) { return p.Plan("sqrt", 0) })
 			compare(fmt.Sprint(model, " ", kind, ", written"), r.Model)
+			if kind != optim.None {
+				continue
+			}
+			r = leastWithin(t, e, m)
+			if r.Plan.EraseShapes {
+				hidden++
+			}
+			compare(fmt.Sprint(model, " ", kind, ", least"), r.Model)
 		}
+	}
+	if hidden == 0 {
+		t.Error("no graph hides shapes from ONNX Runtime")
 	}
 	if told < asked/4 {
 		t.Errorf("%d of %d graphs were told of a few", told, asked)
+	}
+}
+
+// leastWithin is a plan that computes half of the step again at most, which may hide shapes.
+func leastWithin(t *testing.T, e *runtime.Engine, m *onnx.Model) *File {
+	t.Helper()
+	half := 0.5
+	return plannedAs(t, e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}, func(p *Planner) (*File, error) {
+		return p.PlanWithin("optimal", Budget{Work: &half})
+	})
+}
+
+// TestHiddenStaysHidden: of a file that hides shapes from ONNX Runtime a planner says what it holds, and where
+// the file is kept as it is, it hides them still.
+func TestHiddenStaysHidden(t *testing.T) {
+	e := engine(t)
+	r := leastWithin(t, e, zooStep(t, "gpt2", optim.None, smallZoo))
+	path := filepath.Join(t.TempDir(), "least.onnx")
+	if err := r.Model.Save(path); err != nil || !r.Plan.EraseShapes {
+		t.Fatalf("shapes hidden: %t, %v", r.Plan.EraseShapes, err)
+	}
+	p, err := NewPlanner(e, openWith(t, path, nil), Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Before.LivePeak != r.Peak {
+		t.Errorf("%d bytes as given, %d as written", p.Before.LivePeak, r.Peak)
+	}
+	kept, err := p.asGiven(p.asked.reordered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := e.Open(kept.Model, runtime.Options{Level: 1, Threads: 1, Provider: ort.CPU})
+	if got := onlyPeak(t, s, err); got != kept.Peak || got != r.Peak {
+		t.Errorf("kept as it is the file holds %d bytes, predicted %d, as written %d", got, kept.Peak, r.Peak)
 	}
 }

@@ -64,12 +64,7 @@ func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, erro
 		return nil, err
 	}
 	p.Scheduled = p.asked.reordered.Peak
-	restore := func() {}
-	if len(o.Dims) > 0 {
-		restore = given.Graph.AsDeclared()
-	}
-	before, err := given.Clone()
-	restore()
+	before, err := asRead(given, o.Dims)
 	if err != nil {
 		return nil, err
 	}
@@ -486,7 +481,7 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 		}
 		return r, nil
 	}
-	m, err := p.given.Clone()
+	m, err := asRead(p.given, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -118,6 +118,15 @@ func (s *Source) Executed() (*onnx.Model, error) {
 	return s.Model, nil
 }
 
+// asRead is a copy of a typed model that says no more of extents than the file that was read, which may
+// hide them from ONNX Runtime; only numbers for free extents stay, unless a session gets these as dims.
+func asRead(m *onnx.Model, dims map[string]int64) (*onnx.Model, error) {
+	if len(dims) > 0 || !m.Graph.Fixed() {
+		defer m.Graph.AsDeclared()()
+	}
+	return m.Clone()
+}
+
 // prepared is a copy of the model on which prepare has worked.
 func (s *Source) prepared(dims map[string]int64, prepare func(*onnx.Model, map[string]int64) error) (*onnx.Model, error) {
 	m, err := s.copy()
