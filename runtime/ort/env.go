@@ -104,9 +104,24 @@ func Open(library string) (*Environment, error) {
 	return e, nil
 }
 
+// telemetryOff is the variable by which ONNX Runtime is told to send nothing (microsoft/onnxruntime#27379). It
+// is read once, when the library starts: an official build of 1.31 reports each session and model otherwise,
+// and keeps a number that names the machine.
+const telemetryOff = "ORT_DISABLE_TELEMETRY"
+
+// withoutTelemetry has ONNX Runtime send nothing, unless the user decided, until what it returns is
+// called.
+func withoutTelemetry() (restore func()) {
+	if _, decided := os.LookupEnv(telemetryOff); decided || os.Setenv(telemetryOff, "1") != nil {
+		return func() {}
+	}
+	return func() { os.Unsetenv(telemetryOff) }
+}
+
 // start creates the environment; the caller holds opened.
 func (e *Environment) start() error {
 	yalue.SetSharedLibraryPath(e.path)
+	defer withoutTelemetry()()
 	if err := yalue.InitializeEnvironment(yalue.WithLogLevelFatal()); err != nil {
 		return fmt.Errorf("onnx runtime library %s: %s", e.path, oneLine(err.Error()))
 	}
