@@ -35,14 +35,22 @@ import (
 // LowerBound returns a number of bytes that no plan of p can go below.
 func LowerBound(p *Problem) int64 {
 	ix := p.indexed()
+	ix.boundAt()
+	return ix.lowerBound
+}
+
+// boundAt returns the bytes that exist at least when each operator first runs.
+func (ix *index) boundAt() []int64 {
 	ix.boundOnce.Do(func() {
 		b := newBound(ix)
+		ix.bounds = make([]int64, len(ix.reads))
 		for op := range ix.reads {
-			ix.lowerBound = max(ix.lowerBound, b.at(op))
+			ix.bounds[op] = b.at(op)
+			ix.lowerBound = max(ix.lowerBound, ix.bounds[op])
 		}
-		ix.lowerBound = max(ix.lowerBound, b.atTheEnd()) + p.Graph.Held
+		ix.lowerBound = max(ix.lowerBound, b.atTheEnd()) + ix.p.Graph.Held
 	})
-	return ix.lowerBound
+	return ix.bounds
 }
 
 // HoldsAtLeast reports that no plan of p goes below a number of bytes. The bound takes

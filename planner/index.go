@@ -78,6 +78,8 @@ type index struct {
 	noneOnce   sync.Once
 	boundOnce  sync.Once
 	lowerBound int64
+	// bounds are what boundAt returns.
+	bounds []int64
 	// events counts the executions that were simulated for this problem: the
 	// measure of the search's work.
 	events int64

@@ -11,18 +11,20 @@ import "math"
 //	     └──────────────────── work
 //
 // Look at the moment at which a backward operator o first runs, in any schedule whatever.
-// Of the forward values that o's ancestors made and that o or a descendant of it reads,
+// Of the forward values that o's ancestors made and that a descendant of it reads,
 // each is held then, or is computed again later: it, and of what it is made of what is not held
-// then. So work repeated + λ · bytes held is at least the minimum cut of the network of
-// mincut.go with these readers alone, for every λ. As o serves the one over which most of
-// these bytes are read.
+// then. Beside them lies what LowerBound counts at o: what it reads, among others, and makes. So
+// work repeated + λ · bytes held is at least λ times that and the minimum cut of the network of
+// mincut.go with these readers alone, for every λ. As o serve two: of operators anywhere, and of those
+// that hold much themselves, the one at which most bytes lie.
 //
-// Weakness: it ignores what lives beside these values, so it says something where little
-// work is to be repeated; of the least peak LowerBound says more, so HoldsMore asks both.
+// Weakness: of what lives beside these values it counts only what o forces; of the least peak
+// LowerBound says more, so HoldsMore asks both.
 
-// tradeoffs is how many operators are tried as o, spread over the order, and tradeoffPrices
+// tradeoffs is how many operators are tried as o, spread over the order, and as many of those that hold
+// by themselves at most tradeoffHigh less than the one that holds most. tradeoffPrices is
 // the number of prices, each √2 times the one before, in FLOPs for a byte.
-const tradeoffs, tradeoffPrices = 64, 33
+const tradeoffs, tradeoffHigh, tradeoffPrices = 64, 1. / 4, 33
 
 // tradeoffStep is how far apart the shares of work are at which the bound is compared.
 const tradeoffStep = 1.0 / 256
@@ -89,42 +91,81 @@ func (ix *index) tradeoffLines() []line {
 }
 
 func (ix *index) findLines() (lines []line) {
-	if wanted, before := ix.widest(); wanted != nil {
-		cut := newNetwork(ix, network{
-			cost:   func(op int) int64 { return ix.p.Ops[op].FLOPs },
-			reads:  func(op int) bool { return wanted[op] },
-			counts: func(r int) bool { return before[ix.producer[r]] },
-		})
-		bytes := make([]int64, len(cut.stash))
-		for k := range tradeoffPrices {
-			l := line{price: ix.tune.sweepFrom * math.Pow(2, float64(k)/2)}
-			for i, r := range cut.stash {
-				bytes[i] = int64(l.price * float64(ix.p.Graph.Values[r].Bytes))
-			}
-			l.cost = float64(cut.cut(bytes))
-			lines = append(lines, l)
-		}
+	for _, m := range ix.moments() {
+		lines = append(lines, m.lines(ix)...)
 	}
 	return lines
 }
 
-// widest returns, of some backward operator, itself and its descendants, and its ancestors:
-// of those tried the one with the most bytes that these read and those made.
-func (ix *index) widest() (after, before []bool) {
-	var backward []int
+// A moment is that at which an operator first runs: what runs then or descends from it, what it descends
+// from, and the bytes of droppable values that these read and those made, and that it holds itself.
+type moment struct {
+	op            int
+	after, before []bool
+	bytes         int64
+}
+
+// moments are those of a few backward operators: where most is held in between, of operators spread over the
+// order, and of the first of those that hold most themselves.
+func (ix *index) moments() (list []moment) {
+	var backward, high []int
+	var most int64
+	bounds := ix.boundAt()
 	for _, op := range ix.topo {
 		if !ix.p.Ops[op].Forward {
 			backward = append(backward, op)
+			most = max(most, bounds[op])
 		}
 	}
-	most := int64(-1)
-	for k := range min(tradeoffs, len(backward)) {
-		a, b := ix.around(backward[k*len(backward)/tradeoffs])
-		if bytes := ix.across(a, b); bytes > most {
-			most, after, before = bytes, a, b
+	for _, op := range backward {
+		if bounds[op] >= most-part(tradeoffHigh, most) {
+			high = append(high, op)
 		}
 	}
-	return after, before
+	spread := make([]int, min(tradeoffs, len(backward)))
+	for k := range spread {
+		spread[k] = backward[k*len(backward)/len(spread)]
+	}
+	for _, ops := range [][]int{spread, high[:min(tradeoffs, len(high))]} {
+		if m := ix.widest(ops); m.after != nil && (len(list) == 0 || list[0].op != m.op) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// widest is of the moments of some operators the one at which most bytes are held.
+func (ix *index) widest(ops []int) (most moment) {
+	for _, op := range ops {
+		m := moment{op: op}
+		m.after, m.before = ix.around(op)
+		if m.bytes = ix.across(m.after, m.before) + ix.boundAt()[op]; most.after == nil || m.bytes > most.bytes {
+			most = m
+		}
+	}
+	return most
+}
+
+// lines are those of the minimum cuts at the moment.
+func (m *moment) lines(ix *index) (lines []line) {
+	own := map[int]bool{} // is held whatever is repeated, and counted with the operator
+	for _, v := range ix.reads[m.op] {
+		own[ix.root[v]] = true
+	}
+	cut := newNetwork(ix, network{
+		cost:   func(op int) int64 { return ix.p.Ops[op].FLOPs },
+		reads:  func(op int) bool { return m.after[op] },
+		counts: func(r int) bool { return m.before[ix.producer[r]] && !own[r] },
+	})
+	bytes := make([]int64, len(cut.stash))
+	for k := range tradeoffPrices {
+		price := ix.tune.sweepFrom * math.Pow(2, float64(k)/2)
+		for i, r := range cut.stash {
+			bytes[i] = int64(price * float64(ix.p.Graph.Values[r].Bytes))
+		}
+		lines = append(lines, line{price, float64(cut.cut(bytes)) + price*float64(ix.boundAt()[m.op])})
+	}
+	return lines
 }
 
 // around marks an operator and its descendants, and its ancestors.
