@@ -8,6 +8,7 @@ import (
 
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -130,5 +131,36 @@ func TestHiddenStaysHidden(t *testing.T) {
 	s, err := e.Open(kept.Model, runtime.Options{Level: 1, Threads: 1, Provider: ort.CPU})
 	if got := onlyPeak(t, s, err); got != kept.Peak || got != r.Peak {
 		t.Errorf("kept as it is the file holds %d bytes, predicted %d, as written %d", got, kept.Peak, r.Peak)
+	}
+}
+
+// TestFoldedStaysHidden: what is computed ahead for a device leaves shapes hidden that are, though they
+// were found out.
+func TestFoldedStaysHidden(t *testing.T) {
+	e := engine(t)
+	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, CUDA: true}
+	half := 0.5
+	r := plannedAs(t, e, zooStep(t, "gpt2", optim.None, smallZoo), o, func(p *Planner) (*File, error) {
+		return p.PlanWithin("optimal", Budget{Work: &half})
+	})
+	if !r.Plan.EraseShapes {
+		t.Fatal("the file hides no shapes")
+	}
+	g := r.Model.Graph
+	for _, c := range g.Initializers {
+		if !c.IsConstant() || c.Type.DType != onnx.Float32 || len(c.Uses()) == 0 {
+			continue
+		}
+		b := build.New(g, nil, "twice")
+		same := b.Op("Neg", build.In(b.Op("Neg", build.In(c))))
+		made := b.Take()
+		g.ReplaceUses(c, same)
+		made[0].SetInput(0, c)
+		g.InsertBefore(g.Nodes[0], made...)
+		break
+	}
+	got, want := accountOf(t, e, r.Model, o, true), accountOf(t, e, r.Model, o, false)
+	if !reflect.DeepEqual(got, want) || want.Live != r.Peak {
+		t.Errorf("%d bytes typed, %d as read, %d as written", got.Live, want.Live, r.Peak)
 	}
 }

@@ -32,7 +32,7 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, boun
 	if o.OptLevel == 0 || !e.HasCUDA() {
 		var err error
 		if o.OptLevel > 0 && e != nil {
-			if m, err = folded(e, m); err != nil {
+			if m, err = folded(e, m, o.Dims); err != nil {
 				return nil, err
 			}
 		}
@@ -45,12 +45,12 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, boun
 
 // folded returns a model whose constants are computed as every provider has them
 // computed, on the CPU; the model itself where there are none.
-func folded(e *runtime.Engine, m *onnx.Model) (*onnx.Model, error) {
-	clone, err := m.Clone()
+func folded(e *runtime.Engine, m *onnx.Model, dims map[string]int64) (*onnx.Model, error) {
+	clone, err := asRead(m, dims)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := infer.Model(clone, infer.Options{}); err != nil {
+	if _, err := infer.Model(clone, infer.Options{Dims: dims}); err != nil {
 		return nil, err
 	}
 	values := rewrite.Folded(clone.Graph)
