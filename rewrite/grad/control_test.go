@@ -66,6 +66,18 @@ e = SequenceAt(parts, k)
 out s F[3]
 out e F[2,1]
 }}`},
+	{row: "Loop", name: "over a list", body: `in x F[2,3]
+parts = SplitToSequence(x) {axis=1}
+n = SequenceLength(parts)
+y = Loop(n, _) {body=graph body {
+in k int64[]
+in c bool[]
+d = Identity(c)
+e = SequenceAt(parts, k)
+s = Tanh(e)
+out d bool[]
+out s F[2,1]
+}}`},
 	{row: "If", name: "extents of what nobody reads", body: loops + `s = ReduceSum(x) {keepdims=0}
 zero = Sub(s, s)
 c = Less(zero, s)
