@@ -323,9 +323,10 @@ func (s *subject) describe(e *env, src *pipeline.Source, m *onnx.Model, o remat.
 // all the same, and its predictions stay null.
 func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.Analysis) {
 	free := maps.Clone(s.session.Dims())
-	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
+	fixed := func(name string) bool { _, ok := o.Dims[name]; return ok }
+	maps.DeleteFunc(free, func(name string, _ int64) bool { return fixed(name) })
 	if len(free) > 0 {
-		s.free = pipeline.FreeDims(s.session.Model)
+		s.free = slices.DeleteFunc(pipeline.FreeDims(s.session.Model), fixed)
 	}
 	po := pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA, GPU: e.gpu(), Sizes: pipeline.SizesFor(e.loaded, o, true)}
 	p, err := pipeline.Predict(e.loaded, m, s.roles, po, s.session.Bound())
