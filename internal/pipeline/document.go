@@ -120,6 +120,8 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 		arena := f.Prediction.Arena()
 		session["arena"] = arena.Setup
 		m.SetMetadata(ReservedKey, fmt.Sprint(arena.Reserved))
+	} else {
+		m.DropMetadata(ReservedKey) // of the file that it was written from
 	}
 	m.DropMetadata(step.OutputsKey)
 	if roles.Leave() {

@@ -27,6 +27,13 @@ func SetPromise(m *onnx.Model, livePeak int64) {
 	m.SetMetadata(PromiseKey, m.Fingerprint())
 }
 
+// dropPromises takes off what a file promises of its step, of a model that becomes another step.
+func dropPromises(m *onnx.Model) {
+	for _, key := range []string{PeakKey, PromiseKey, ReservedKey, SessionKey, runtime.SlabKey} {
+		m.DropMetadata(key)
+	}
+}
+
 // setSlab writes where in one slab a step's requests lie, of a model whose promise was
 // set. Without an exact prediction of a step on the host it has no such table, nor that
 // of the file that it was written from.

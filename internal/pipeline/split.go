@@ -159,9 +159,9 @@ func (s *Source) SplitStages(o SplitOptions) (*stage.Split, error) {
 		m.Graph.Nodes = rewrite.RunOrder(m.Graph)
 	}
 	control.Lift(m.Graph)
-	for _, key := range []string{OrderedKey, PlanKey, PeakKey, PromiseKey} {
-		m.DropMetadata(key)
-	}
+	m.DropMetadata(OrderedKey)
+	m.DropMetadata(PlanKey)
+	dropPromises(m)
 	v := &Variant{Model: m, Options: o.Pipeline, roles: o.Pipeline.Roles}
 	a, err := v.analyze(m)
 	var split *stage.Split

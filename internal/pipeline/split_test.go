@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -229,4 +230,43 @@ func TestUpdatesInStages(t *testing.T) {
 	if split < 20 {
 		t.Errorf("only %d splits", split)
 	}
+}
+
+// TestStagesPromiseNothingOfTheWhole: a stage of a planned file has none of the arena and the places that
+// the whole step has; nor has a file that cannot be predicted to the byte those of the one that it was made of.
+func TestStagesPromiseNothingOfTheWhole(t *testing.T) {
+	e := engine(t)
+	f := asWritten(t, e, "full")
+	f.Model.SetMetadata(ReservedKey, "1")
+	f.Model.SetMetadata(SessionKey, "{}")
+	path := filepath.Join(t.TempDir(), "full.onnx")
+	if err := f.Model.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	src, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	split, err := src.SplitStages(SplitOptions{Options: stage.Options{Stages: 2, Balance: stage.Memory}, Pipeline: Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := func(m *onnx.Model, keys ...string) {
+		for _, key := range keys {
+			if text, ok := m.Metadata(key); ok {
+				t.Errorf("%s is there: %.20s", key, text)
+			}
+		}
+	}
+	for _, g := range split.Groups {
+		none(g.Model, PlanKey, PeakKey, PromiseKey, ReservedKey, SessionKey, runtime.SlabKey)
+	}
+	guessed := *f.Prediction
+	guessed.Unknown = []string{"a size"}
+	f.Prediction = &guessed
+	if err := f.Save(src, filepath.Join(filepath.Dir(path), "guessed.onnx"), report.Plan{}); err != nil {
+		t.Fatal(err)
+	}
+	none(f.Model, ReservedKey, runtime.SlabKey)
 }
