@@ -150,6 +150,15 @@ func (g *Graph) AsDeclared() (restore func()) {
 	}
 }
 
+// AsRead is AsDeclared, unless the graph has numbers for free extents that are to be the file's: where a session
+// gets them beside it, they are not.
+func (g *Graph) AsRead(beside bool) (restore func()) {
+	if !beside && g.Fixed() {
+		return func() {}
+	}
+	return g.AsDeclared()
+}
+
 // Fixed reports that an input has numbers where the file that it was read from
 // left extents free.
 func (g *Graph) Fixed() bool {

@@ -302,10 +302,7 @@ func inOrder(g *onnx.Graph, order func(*ortmodel.Graph) []int) []*onnx.Node {
 // dump returns the graph that ONNX Runtime saves, as it saves it.
 func (e *Engine) dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) {
 	o.ProfilePrefix = ""
-	restore := func() {}
-	if len(o.Dims) > 0 || !m.Graph.Fixed() { // else the numbers are the file's to be
-		restore = m.Graph.AsDeclared()
-	}
+	restore := m.Graph.AsRead(len(o.Dims) > 0)
 	data, err := m.Encode()
 	restore()
 	if err != nil {

@@ -121,9 +121,7 @@ func (s *Source) Executed() (*onnx.Model, error) {
 // asRead is a copy of a typed model that says no more of extents than the file that was read, which may
 // hide them from ONNX Runtime; only numbers for free extents stay, unless a session gets these as dims.
 func asRead(m *onnx.Model, dims map[string]int64) (*onnx.Model, error) {
-	if len(dims) > 0 || !m.Graph.Fixed() {
-		defer m.Graph.AsDeclared()()
-	}
+	defer m.Graph.AsRead(len(dims) > 0)()
 	return m.Clone()
 }
 
