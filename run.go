@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -62,18 +63,27 @@ func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 		Level: o.Settings.Level, Threads: o.Settings.threads(), Provider: ort.CPU, Dims: g.dims,
 		Feed: o.Feeds, Seed: o.Seed, LR: o.LR,
 	}
+	s, err := r.session(g, m, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Session{session: s, reads: g.source.Files(), loss: s.Roles.Loss}, nil
+}
+
+// session opens a graph, of which m is a typed copy, with the roles that are found in it.
+func (r *Runtime) session(g *Graph, m *onnx.Model, o runtime.Options) (*runtime.Session, error) {
 	if roles, found := pipeline.FoundRoles(m, nil); found != nil {
-		options.Roles = &roles
+		o.Roles = &roles
 	}
 	executed, err := g.source.Executed()
 	if err != nil {
 		return nil, err
 	}
-	s, err := r.engine.OpenLoaded(executed, options)
+	s, err := r.engine.OpenLoaded(executed, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
-	return &Session{session: s, reads: g.source.Files(), loss: s.Roles.Loss}, nil
+	return s, nil
 }
 
 // unfed names a free dimension to which neither Open nor a feed gives a number.

@@ -193,19 +193,12 @@ func (r *Runtime) open(g *Graph, o runtime.Options, job *train.Job) (*runtime.Se
 	if err != nil {
 		return nil, err
 	}
-	if roles, found := pipeline.FoundRoles(m, nil); found != nil {
-		o.Roles = &roles
-	}
 	if o.Feed, err = job.Batches.At(int64(job.From.Runs)); err != nil {
 		return nil, err
 	}
-	executed, err := g.source.Executed()
+	s, err := r.session(g, m, o)
 	if err != nil {
 		return nil, err
-	}
-	s, err := r.engine.OpenLoaded(executed, o)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
 	if err := feeds(s, o.Feed); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: batch %d %w", g.Path(), job.From.Runs, err), s.Close())
