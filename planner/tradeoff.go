@@ -97,12 +97,11 @@ func (ix *index) findLines() (lines []line) {
 	return lines
 }
 
-// A moment is that at which an operator first runs: what runs then or descends from it, what it descends
-// from, and the bytes of droppable values that these read and those made, and that it holds itself.
+// A moment is that at which an operator first runs: what runs then or descends from it, and what it
+// descends from.
 type moment struct {
 	op            int
 	after, before []bool
-	bytes         int64
 }
 
 // moments are those of a few backward operators: where most is held in between, of operators spread over the
@@ -134,16 +133,17 @@ func (ix *index) moments() (list []moment) {
 	return list
 }
 
-// widest is of the moments of some operators the one at which most bytes are held.
-func (ix *index) widest(ops []int) (most moment) {
+// widest is of the moments of some operators the one at which most bytes lie: of droppable values that are
+// made before and read after, and of what the operator holds itself.
+func (ix *index) widest(ops []int) (widest moment) {
+	most := int64(-1)
 	for _, op := range ops {
-		m := moment{op: op}
-		m.after, m.before = ix.around(op)
-		if m.bytes = ix.across(m.after, m.before) + ix.boundAt()[op]; most.after == nil || m.bytes > most.bytes {
-			most = m
+		after, before := ix.around(op)
+		if bytes := ix.across(after, before) + ix.boundAt()[op]; bytes > most {
+			most, widest = bytes, moment{op, after, before}
 		}
 	}
-	return most
+	return widest
 }
 
 // lines are those of the minimum cuts at the moment.

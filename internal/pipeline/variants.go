@@ -360,7 +360,7 @@ func (p *Planner) divided(f *family, choice int) (*preparation, error) {
 		return nil, err
 	}
 	f.asked[choice] = true
-	f.adds[choice] = float64(q.added+rereadFLOPs(f.variants[0].Analysis, q.reread)) / float64(max(1, p.Problem().FLOPs()))
+	f.adds[choice] = f.share(q.added + rereadFLOPs(f.variants[0].Analysis, q.reread))
 	if rows {
 		f.slices(q)
 	}
@@ -386,9 +386,14 @@ func (f *family) has(d Divided) bool {
 func (f *family) slices(q *preparation) {
 	work := math.Inf(1)
 	if q.Divided.Updates > 0 {
-		work = float64(q.added) / float64(max(1, f.variants[0].Problem().FLOPs()))
+		work = f.share(q.added)
 	}
 	f.slicing = &work
+}
+
+// share is work in FLOPs as a share of the plain step's.
+func (f *family) share(work int64) float64 {
+	return float64(work) / float64(max(1, f.variants[0].Problem().FLOPs()))
 }
 
 // floor is the least work of the variant of a choice, as a share of the plain step's, that is
