@@ -70,23 +70,9 @@ graph g {
 // from the feeds; and what a plan says of the file as it stands is the first.
 func TestFreeExtents(t *testing.T) {
 	e := engine(t)
-	m, err := onnx.Parse(freeGraph)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Graph.NameNodes()
-	path := filepath.Join(t.TempDir(), "free.onnx")
-	if err := m.Save(path); err != nil {
-		t.Fatal(err)
-	}
+	path := saved(t, freeGraph)
 	all := map[string]int64{"b": 3, "s": 5}
-	feed := map[string]runtime.Tensor{}
-	for _, name := range []string{"x", "y"} {
-		feed[name] = runtime.Tensor{Type: onnx.Float32, Shape: []int64{3, 5, 8}, Data: make([]byte, 4*3*5*8)}
-	}
-	rows := []byte{8: 8, 15: 0}
-	binary.LittleEndian.PutUint64(rows, math.MaxUint64) // -1
-	feed["rows"] = runtime.Tensor{Type: onnx.Int64, Shape: []int64{2}, Data: rows}
+	feed := freeFeed()
 	for _, level := range []int{0, 1, 99} {
 		o := runtime.Options{Level: level, Threads: 1, Provider: ort.CPU, Feed: feed}
 		for _, told := range []map[string]int64{all, {"b": 3}, nil} {
@@ -121,22 +107,9 @@ func TestFreeExtents(t *testing.T) {
 // plan says of the written file holds for that one.
 func TestFreeExtentsAsGiven(t *testing.T) {
 	e := engine(t)
-	m, err := onnx.Parse(strings.NewReplacer("value x2 float32[b*s,8]", "value x2 float32[n,8]", "value p float32[b*s,8]", "value p float32[n,8]",
+	path := saved(t, strings.NewReplacer("value x2 float32[b*s,8]", "value x2 float32[n,8]", "value p float32[b*s,8]", "value p float32[n,8]",
 		"value q float32[b*s,8]", "value q float32[n,8]", "value r float32[b*s,8]", "value r float32[n,8]").Replace(freeGraph))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Graph.NameNodes()
-	path := filepath.Join(t.TempDir(), "free.onnx")
-	if err := m.Save(path); err != nil {
-		t.Fatal(err)
-	}
-	rows := []byte{8: 8, 15: 0}
-	binary.LittleEndian.PutUint64(rows, math.MaxUint64) // -1
-	feed := map[string]runtime.Tensor{"rows": {Type: onnx.Int64, Shape: []int64{2}, Data: rows}}
-	for _, name := range []string{"x", "y"} {
-		feed[name] = runtime.Tensor{Type: onnx.Float32, Shape: []int64{3, 5, 8}, Data: make([]byte, 4*3*5*8)}
-	}
+	feed := freeFeed()
 	apart := false
 	for _, level := range []int{0, 1, 99} {
 		o := Options{Dims: map[string]int64{"b": 3, "s": 5, "n": 15}, OptLevel: level, Threads: 1, Normalize: Off}
@@ -165,12 +138,7 @@ func TestFreeExtentsAsGiven(t *testing.T) {
 // Runtime hands on from what nodes read, also such as it does not reckon with, as b*s.
 func TestFreeExtentsPassedOn(t *testing.T) {
 	e := engine(t)
-	rows := []byte{8: 8, 15: 0}
-	binary.LittleEndian.PutUint64(rows, math.MaxUint64) // -1
-	feed := map[string]runtime.Tensor{"rows": {Type: onnx.Int64, Shape: []int64{2}, Data: rows}}
-	for _, name := range []string{"x", "y"} {
-		feed[name] = runtime.Tensor{Type: onnx.Float32, Shape: []int64{3, 5, 8}, Data: make([]byte, 4*3*5*8)}
-	}
+	feed := freeFeed()
 	for _, left := range []string{"p", "q r", "p q r t", "d e", "d e f h", "u v"} {
 		text := freeGraph
 		for _, v := range strings.Fields(left) {
@@ -178,15 +146,7 @@ func TestFreeExtentsPassedOn(t *testing.T) {
 				text = strings.ReplaceAll(text, fmt.Sprintf("  value %s float32[%s]\n", v, shape), "")
 			}
 		}
-		m, err := onnx.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Graph.NameNodes()
-		path := filepath.Join(t.TempDir(), "free.onnx")
-		if err := m.Save(path); err != nil {
-			t.Fatal(err)
-		}
+		path := saved(t, text)
 		for _, level := range []int{0, 1, 99} {
 			for _, told := range []map[string]int64{{"b": 3, "s": 5}, {"b": 3}, nil} {
 				s, err := e.OpenFile(path, runtime.Options{Level: level, Threads: 1, Provider: ort.CPU, Feed: feed, Dims: told})
@@ -197,6 +157,32 @@ func TestFreeExtentsPassedOn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// saved is a file of a graph as text.
+func saved(t *testing.T, text string) string {
+	t.Helper()
+	m, err := onnx.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Graph.NameNodes()
+	path := filepath.Join(t.TempDir(), "free.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// freeFeed feeds freeGraph with b=3 and s=5.
+func freeFeed() map[string]runtime.Tensor {
+	rows := []byte{8: 8, 15: 0}
+	binary.LittleEndian.PutUint64(rows, math.MaxUint64) // -1
+	feed := map[string]runtime.Tensor{"rows": {Type: onnx.Int64, Shape: []int64{2}, Data: rows}}
+	for _, name := range []string{"x", "y"} {
+		feed[name] = runtime.Tensor{Type: onnx.Float32, Shape: []int64{3, 5, 8}, Data: make([]byte, 4*3*5*8)}
+	}
+	return feed
 }
 
 // openWith reads a model with numbers for free extents.

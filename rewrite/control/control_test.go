@@ -176,17 +176,20 @@ func TestEdgesBindNoOrder(t *testing.T) {
 	}
 }
 
+// graph is the claim's, which returns the reader's value.
+func (e *edge) graph(t *testing.T) *onnx.Model {
+	t.Helper()
+	m, _ := ortest.Parse(t, "model ir=10 opset=17\ngraph g {\n"+e.text+"\n}\n")
+	m.Graph.AddOutput(m.Graph.Value(e.reader))
+	m.Graph.NameNodes()
+	return m
+}
+
 // TestLift: a graph whose edges are taken out is the one without them, but for edges
 // of passes that are to stay.
 func TestLift(t *testing.T) {
 	for _, e := range edges {
-		text := "model ir=10 opset=17\ngraph g {\n" + e.text + "\n}\n"
-		was, _ := ortest.Parse(t, text)
-		m, _ := ortest.Parse(t, text)
-		for _, g := range []*onnx.Graph{was.Graph, m.Graph} {
-			g.AddOutput(g.Value(e.reader))
-			g.NameNodes()
-		}
+		was, m := e.graph(t), e.graph(t)
 		x := was.Graph.Value(e.reader).Producer.Inputs[0].Name
 		wait(t, m, e.reader, 0, strings.Fields(e.triggers)...)
 		if n := control.Lift(m.Graph, "test"); n != 0 {
@@ -226,13 +229,7 @@ func TestLift(t *testing.T) {
 // nothing any more, and is taken out too.
 func TestLiftOfFolded(t *testing.T) {
 	for _, e := range edges {
-		text := "model ir=10 opset=17\ngraph g {\n" + e.text + "\n}\n"
-		was, _ := ortest.Parse(t, text)
-		m, _ := ortest.Parse(t, text)
-		for _, g := range []*onnx.Graph{was.Graph, m.Graph} {
-			g.AddOutput(g.Value(e.reader))
-			g.NameNodes()
-		}
+		was, m := e.graph(t), e.graph(t)
 		wait(t, m, e.reader, 0, strings.Fields(e.triggers)...)
 		for _, n := range slices.Clone(m.Graph.Nodes) {
 			if v := n.Out(0); control.Is(n) && n.Is("Slice") && v.Type.Empty() {
