@@ -1,9 +1,9 @@
 package planner
 
 import (
+	"cmp"
 	"math"
 	"slices"
-	"sort"
 )
 
 // The moves of the search: see optimal.go.
@@ -108,10 +108,7 @@ func (e *explorer) localSearch() {
 	if e.ix.tune.runs(stageKinds) {
 		e.descend(e.ix.kinds(), int(e.ix.tune.kindsReserve*float64(e.visits)))
 	}
-	single := make([][]int, len(e.ix.stash))
-	for i, r := range e.ix.stash {
-		single[i] = []int{r}
-	}
+	single := each(e.ix.stash)
 	for _, p := range e.front.points {
 		p.tried = false
 	}
@@ -170,39 +167,93 @@ func (e *explorer) untried() *point {
 	return best
 }
 
-// paths visits sets between neighbours on the frontier, the farthest apart
-// first: from either end the difference is applied in forward order, that is
-// layer by layer.
+// paths visits sets between neighbours on the frontier, and between neighbours on its lower convex hull,
+// the farthest apart first. Layers that are alike are as good at one corner of the hull as at the next
+// one, so what lies between the two is as good layer by layer; a point of whole kinds between them is
+// not, but makes them no neighbours on the frontier.
 func (e *explorer) paths() {
-	steps := e.ix.tune.pathSteps
-	points := append([]*point(nil), e.front.points...)
-	pairs := make([]int, 0, len(points))
-	for i := 1; i < len(points); i++ {
-		pairs = append(pairs, i)
+	if e.visits <= 0 {
+		return
 	}
-	gap := func(i int) float64 {
-		return float64(points[i].peak-points[i-1].peak) * float64(points[i-1].work-points[i].work)
-	}
-	sort.SliceStable(pairs, func(a, b int) bool { return gap(pairs[a]) > gap(pairs[b]) })
-	for _, i := range pairs {
+	e.visits += int(e.ix.tune.pathShare * float64(e.ix.searchVisits()))
+	pairs := neighbours(e.front.points)
+	gap := func(p pair) float64 { return float64(p.high.peak-p.low.peak) * float64(p.low.work-p.high.work) }
+	slices.SortStableFunc(pairs, func(p, q pair) int { return cmp.Compare(gap(q), gap(p)) })
+	layer := e.ix.p.LayerOf()
+	for _, p := range pairs {
 		if e.visits <= 0 {
 			return
 		}
-		var diff []int
-		for _, r := range e.ix.stash {
-			if points[i].keep[r] != points[i-1].keep[r] {
-				diff = append(diff, r)
-			}
+		e.path(p, layer)
+	}
+}
+
+// A pair is two points of a frontier, by their peaks.
+type pair struct{ low, high *point }
+
+// neighbours are the pairs that are next to each other on a frontier, or on its lower convex hull.
+func neighbours(points []*point) (pairs []pair) {
+	var hull []*point
+	for i, q := range points {
+		for len(hull) > 1 && !(pair{hull[len(hull)-2], q}).above(hull[len(hull)-1]) {
+			hull = hull[:len(hull)-1]
 		}
-		for _, from := range []*point{points[i], points[i-1]} {
-			e.on(from.base, from.eraseShapes)
-			set := append([]bool(nil), from.keep...)
-			for k, r := range diff {
-				set[r] = !set[r]
-				if k+1 < len(diff) && (k+1)*steps/len(diff) != k*steps/len(diff) {
-					e.try(set, from.mode)
-				}
-			}
+		hull = append(hull, q)
+		if i > 0 {
+			pairs = append(pairs, pair{points[i-1], q})
 		}
 	}
+	for i := 1; i < len(hull); i++ {
+		if p := (pair{hull[i-1], hull[i]}); !slices.Contains(pairs, p) {
+			pairs = append(pairs, p)
+		}
+	}
+	return pairs
+}
+
+// above reports that the line between the two lies above a point between them.
+func (p pair) above(q *point) bool {
+	return float64(p.low.work-q.work)*float64(p.high.peak-p.low.peak) > float64(p.low.work-p.high.work)*float64(q.peak-p.low.peak)
+}
+
+// path applies what two points differ in from either end: layer by layer, since what is dropped there and
+// what is kept in its place belong together, and then value by value, in forward order.
+func (e *explorer) path(ends pair, layer []int) {
+	var diff []int
+	for _, r := range e.ix.stash {
+		if ends.low.keep[r] != ends.high.keep[r] {
+			diff = append(diff, r)
+		}
+	}
+	of := func(r int) uint { return uint(layer[e.ix.producer[r]]) } // what belongs to none comes last
+	layers := grouped(diff, of)
+	slices.SortFunc(layers, func(a, b []int) int { return cmp.Compare(of(a[0]), of(b[0])) })
+	for _, steps := range [][][]int{layers, each(diff)} {
+		e.walk(ends.high, steps)
+		e.walk(ends.low, steps)
+	}
+}
+
+// walk visits the sets that some steps lead to from a point, pathSteps of them.
+func (e *explorer) walk(from *point, steps [][]int) {
+	most := e.ix.tune.pathSteps
+	e.on(from.base, from.eraseShapes)
+	set := slices.Clone(from.keep)
+	for k, step := range steps {
+		for _, r := range step {
+			set[r] = !set[r]
+		}
+		if k+1 < len(steps) && (k+1)*most/len(steps) != k*most/len(steps) {
+			e.try(set, from.mode)
+		}
+	}
+}
+
+// each lists roots one by one.
+func each(roots []int) [][]int {
+	list := make([][]int, len(roots))
+	for i, r := range roots {
+		list[i] = []int{r}
+	}
+	return list
 }

@@ -79,8 +79,10 @@ type tuning struct {
 	// kindsReserve and singlesReserve are the shares of the visits left that moves
 	// by kind, and single ones, leave to what follows.
 	kindsReserve, singlesReserve float64
-	// pathSteps is the number of sets visited on a path.
+	// pathSteps is the number of sets visited on a path, and pathShare what paths may visit more than what is
+	// left, as a share of the visits of the search.
 	pathSteps int
+	pathShare float64
 	// exhaustiveStash is the number of droppable values up to which all sets are
 	// visited, in a graph so small that it takes no more than searchOps.
 	exhaustiveStash int
@@ -209,7 +211,7 @@ var standard = tuning{
 	inversionWindow: 80, inversionEdges: 3,
 	valueRounds: 4, opRounds: 2,
 	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
-	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16,
+	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16, pathShare: 0.5,
 	exhaustiveStash: 12, narrowOps: 1500, nearLeast: 0.01, leastTries: 12, leastOps: 40_000, beyondShare: 1. / 64,
 	reachOps: 15_000, reachTries: 8, reachLeast: 3, reachFactor: 1.5, reachMost: 0.15,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
