@@ -105,6 +105,17 @@ func (b *builder) unary(typ string, x int, readsOutput bool) int {
 	return y
 }
 
+// sloped is an elementwise op whose derivative is computed from its input alone, without the gradient.
+func (b *builder) sloped(typ string, x int, slopeBytes int64) int {
+	y := b.act(typ, b.bytes(x), b.bytes(x), x)
+	b.tape = append(b.tape, func() {
+		slope := b.value(fmt.Sprintf("%sSlope.%d", typ, len(b.p.Values)), slopeBytes, ortmodel.Inner, Gradient)
+		b.op(typ+"Slope", b.bytes(x), []int{x}, slope)
+		b.flow(x, typ+"Grad", b.bytes(x), b.grads[y], slope)
+	})
+	return y
+}
+
 func (b *builder) view(x int) int {
 	y := b.act("Reshape", 0, b.bytes(x), x)
 	b.p.Graph.Nodes[len(b.p.Graph.Nodes)-1].Alias = []ortmodel.Pair{{Input: 0, Output: 0}}
@@ -208,7 +219,9 @@ func random(r *rand.Rand, n int) *Problem {
 	for i := 1; i < n-1; i++ {
 		x := pool[max(0, len(pool)-1-r.Intn(3))]
 		var y int
-		switch r.Intn(6) {
+		switch r.Intn(7) {
+		case 6:
+			y = b.sloped("Gelu", x, size())
 		case 0:
 			y = b.unary("Tanh", x, true)
 		case 1:

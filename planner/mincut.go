@@ -1,6 +1,10 @@
 package planner
 
-import "math"
+import (
+	"math"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
 
 // Which values to keep at a given price of memory, exactly.
 //
@@ -126,14 +130,17 @@ func newKeepCut(ix *index) *keepCut {
 		cost:   func(op int) int64 { return ix.cost[op] + 1 },
 		reads:  func(int) bool { return true },
 		counts: func(int) bool { return true },
+		waits:  func(int) bool { return false },
 	})
 }
 
 // A network says what repeating an operator costs, which backward operators' reads count,
-// and of which droppable roots; others are there anyway.
+// and of which droppable roots; others are there anyway. What waits may run later, once, which costs
+// nothing: of what it makes either that is held or what it reads.
 type network struct {
 	cost          func(op int) int64
 	reads, counts func(of int) bool
+	waits         func(op int) bool
 }
 
 // newNetwork builds such a network.
@@ -144,10 +151,20 @@ func newNetwork(ix *index, of network) *keepCut {
 			c.stash = append(c.stash, r)
 		}
 	}
+	for op := range ix.reads {
+		if !of.waits(op) {
+			continue
+		}
+		for _, v := range ix.outs[op] {
+			if ix.root[v] == v && ix.p.Graph.Values[v].Kind == ortmodel.Inner {
+				c.stash = append(c.stash, v)
+			}
+		}
+	}
 	nodes := int32(2)
 	for op := range c.again {
 		c.again[op] = -1
-		if ix.canRepeat(op) {
+		if ix.canRepeat(op) || of.waits(op) {
 			c.again[op] = nodes
 			nodes++
 		}
@@ -170,16 +187,18 @@ func newNetwork(ix *index, of network) *keepCut {
 			if c.need[r] < 0 {
 				continue
 			}
-			if !ix.p.Ops[op].Forward {
+			if c.again[op] >= 0 {
+				if ix.root[v] != ix.rootOfOutput(op) {
+					c.f.arc(c.again[op], c.need[r], infinite)
+				}
+			} else if !ix.p.Ops[op].Forward {
 				if !wanted[r] && of.reads(op) {
 					wanted[r] = true
 					c.f.arc(c.source, c.need[r], infinite)
 				}
-			} else if c.again[op] >= 0 && ix.root[v] != ix.rootOfOutput(op) {
-				c.f.arc(c.again[op], c.need[r], infinite)
 			}
 		}
-		if c.again[op] >= 0 {
+		if c.again[op] >= 0 && !of.waits(op) {
 			c.f.arc(c.again[op], c.sink, of.cost(op))
 		}
 	}

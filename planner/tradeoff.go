@@ -13,7 +13,9 @@ import "math"
 // Look at the moment at which a backward operator o first runs, in any schedule whatever.
 // Of the forward values that o's ancestors made and that a descendant of it reads,
 // each is held then, or is computed again later: it, and of what it is made of what is not held
-// then. Beside them lies what LowerBound counts at o: what it reads, among others, and makes. So
+// then. What is neither an ancestor nor a descendant of o, as the slope of an activation, has run, and
+// what it made for a descendant is held; or it runs later, which costs nothing, but what it reads is
+// wanted then. Beside them lies what LowerBound counts at o: what it reads, among others, and makes. So
 // work repeated + λ · bytes held is at least λ times that and the minimum cut of the network of
 // mincut.go with these readers alone, for every λ. As o serve two: of operators anywhere, and of those
 // that hold much themselves, the one at which most bytes lie.
@@ -25,6 +27,9 @@ import "math"
 // by themselves at most tradeoffHigh less than the one that holds most. tradeoffPrices is
 // the number of prices, each √2 times the one before, in FLOPs for a byte.
 const tradeoffs, tradeoffHigh, tradeoffPrices = 64, 1. / 4, 33
+
+// noWork is a share of the plain step's work that is less than rounding adds to a bound.
+const noWork = 1e-6
 
 // tradeoffStep is how far apart the shares of work are at which the bound is compared.
 const tradeoffStep = 1.0 / 256
@@ -156,6 +161,7 @@ func (m *moment) lines(ix *index) (lines []line) {
 		cost:   func(op int) int64 { return ix.p.Ops[op].FLOPs },
 		reads:  func(op int) bool { return m.after[op] },
 		counts: func(r int) bool { return m.before[ix.producer[r]] && !own[r] },
+		waits:  func(op int) bool { return !m.before[op] && !m.after[op] },
 	})
 	bytes := make([]int64, len(cut.stash))
 	for k := range tradeoffPrices {

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"math"
 	"testing"
 )
@@ -31,6 +32,22 @@ func TestTradeoff(t *testing.T) {
 	}
 	if work := LeastWork(p, none.Peak/2); work < p.Floor()+0.01 {
 		t.Errorf("a share of %g at least for half of what the plain step holds: nothing is told", work)
+	}
+}
+
+// TestTradeoffOfSlopes: a backward operator that does not wait for the gradient, as one that computes a slope
+// from an activation, runs early and what it makes is held, or late and what it reads is.
+func TestTradeoffOfSlopes(t *testing.T) {
+	b := newBuilder()
+	x := b.feed("x", 1<<20)
+	for i := range 12 {
+		x = b.matmul(x, b.weight(fmt.Sprint("w", i), 1<<16), 1<<20, 1<<28)
+		x = b.sloped("Gelu", x, 1<<20)
+	}
+	p := b.finish(x, nil)
+	none := peaks(t, p, "none")
+	if at := p.indexed().tradeoff()(0); at < none.Peak*3/4 || at > none.Peak {
+		t.Errorf("no work: %d bytes at least; the plain step holds %d", at, none.Peak)
 	}
 }
 
