@@ -67,15 +67,16 @@ const (
 	// packNear is by which part of what is between them a limit is nearer to the live peak.
 	packNear = 8
 	// packShare is what of the live peak may remain unused, packRest the same where not all large buffers are
-	// searched over, and packLarge what a buffer takes at least that is: one part in so many.
-	packShare, packRest, packLarge = 4096, 1024, 16384
+	// searched over, and packLarge what a buffer takes at least that is: one part in so many. Where no more
+	// than one in packNearly remains, only a first round is worth its time.
+	packShare, packRest, packLarge, packNearly = 4096, 1024, 16384, 512
 )
 
 // rounds are the searches of Pack, and the first one is Rough's.
 var rounds = []packRound{
-	{packMost, packWork / 16, packShare},
-	{packMost, packWork, packShare},
-	{packHardMost, packHard * packWork, packFar},
+	{packMost, packWork / 16, packShare, packShare},
+	{packMost, packWork, packShare, packNearly},
+	{packHardMost, packHard * packWork, packFar, packFar},
 }
 
 // A packed buffer lives from its own allocation until before another, and takes size
@@ -99,11 +100,11 @@ func (s SlabSetup) Pack(requests []Request) Slab {
 func (s SlabSetup) Rough(requests []Request) Slab { return s.pack(requests, rounds[0]) }
 
 // A packRound is one search: over how many buffers, about; how much work it is given; and what part of the live
-// peak, one in so many, may remain unused for it to end, or not to begin.
+// peak, one in so many, may remain unused for it to end, and not to begin.
 type packRound struct {
-	most  int
-	work  int
-	share int64
+	most          int
+	work          int
+	share, worthy int64
 }
 
 func (s SlabSetup) pack(requests []Request, rounds ...packRound) Slab {
@@ -115,11 +116,11 @@ func (s SlabSetup) pack(requests []Request, rounds ...packRound) Slab {
 	best := slices.Clone(buffers)
 	for _, r := range rounds {
 		first, all := hottest(buffers, live, r.most)
-		enough := out.Peak + out.Peak/r.share
 		if !all {
-			enough = out.Peak + out.Peak/min(r.share, packRest)
+			r.share = min(r.share, packRest)
 		}
-		if out.Size <= enough {
+		enough := out.Peak + out.Peak/r.share
+		if out.Size <= out.Peak+out.Peak/min(r.share, r.worthy) {
 			break
 		}
 		peak := slices.Max(liveOf(buffers[:first], len(out.Offset)))

@@ -159,7 +159,7 @@ func TestPackMany(t *testing.T) {
 				}
 			}
 		}
-		round := packRound{packMost, packWork / 4, packRest}
+		round := packRound{packMost, packWork / 4, packRest, packRest}
 		searched := HostSlab.pack(requests, round)
 		if _, buffers := HostSlab.lifetimes(requests); len(buffers) < 9*packMost {
 			t.Fatalf("%d buffers are not many", len(buffers))

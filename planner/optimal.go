@@ -21,8 +21,9 @@ import (
 //     one.
 //     Each in three modes of holding what is computed again (lower.go), with
 //     shapes known to ONNX Runtime and erased (Plan.EraseShapes).
-//  3. Paths: between neighbours on the frontier, the farthest apart first, the
-//     difference is applied layer by layer, which fills the gaps.
+//  3. Paths: between neighbours on the frontier, and on its lower convex hull, the farthest
+//     apart first, the difference is applied layer by layer, and value by value, which fills
+//     the gaps.
 //
 // Nothing of this depends on the budget, so the plan for a smaller budget can
 // never cost less than the one for a larger: the frontier is computed once,
@@ -362,11 +363,12 @@ func optimalFrontier(p *Problem, budget int64, known func() int64) iter.Seq2[Can
 			return
 		}
 		ix := p.indexed()
-		if budget < math.MaxInt64 && len(ix.reads) > ix.tune.narrowOps && !ix.yieldPlain(budget, yield) {
+		free := budget == math.MaxInt64 || LeastWork(p, budget) <= p.Floor()+noWork // a plan without recomputation may keep it
+		if free && budget < math.MaxInt64 && len(ix.reads) > ix.tune.narrowOps && !ix.yieldPlain(budget, yield) {
 			return
 		}
 		points := ix.explored().front.points
-		if !ix.yieldNone(points[len(points)-1], budget, yield) {
+		if free && !ix.yieldNone(points[len(points)-1], budget, yield) {
 			return
 		}
 		for k := len(points) - 1; k >= 0; k-- {
