@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -229,6 +230,49 @@ func TestUpdatesInStages(t *testing.T) {
 	}
 	if split < 20 {
 		t.Errorf("only %d splits", split)
+	}
+}
+
+// TestPlannedInStages: a file that computes layers again is cut where it may be, within such a layer too, and gives
+// the same in stages. Each stage reads its own weights and no other's.
+func TestPlannedInStages(t *testing.T) {
+	e := engine(t)
+	for _, strategy := range []string{"sqrt", "full", "least"} {
+		for _, kind := range []optim.Kind{optim.SGD, optim.AdamW} {
+			m := zooStep(t, "gpt2-tiny", kind, func(c *models.Config) { c.Layers, c.Seq, c.Batch, c.Dropout = 7, 48, 2, 0.1 })
+			p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := p.Plan(strategy, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(f.Model.Graph.Nodes, func(n *onnx.Node) bool { return n.MadeBy(onnx.RecomputePass) }) {
+				t.Fatalf("%s computes nothing again", strategy)
+			}
+			for _, o := range []stage.Options{{Stages: 2, Balance: stage.Memory}, {Stages: 3, Balance: stage.Memory}, {Stages: 4, Balance: stage.Time}} {
+				t.Run(fmt.Sprintf("%s %s %d", strategy, kind, o.Stages), func(t *testing.T) {
+					again := 0
+					split := sameInStages(t, e, f.Model, SplitOptions{Options: o}, nil)
+					for _, g := range split.Groups {
+						for _, n := range g.Model.Graph.Nodes {
+							if n.MadeBy(onnx.RecomputePass) {
+								again++
+							}
+						}
+					}
+					if again == 0 {
+						t.Error("nothing is computed again")
+					}
+					for name, readers := range split.Readers {
+						if strings.HasPrefix(name, "transformer.h.") && len(readers) > 1 {
+							t.Errorf("%q is read in stages %v", name, readers)
+						}
+					}
+				})
+			}
+		}
 	}
 }
 

@@ -225,6 +225,24 @@ func TestLift(t *testing.T) {
 	}
 }
 
+// TestLiftOfAgain: an edge's view that a plan runs again is of that plan's making by then, and is taken out all the same,
+// unless edges of some passes are to stay: it does not say which one asked for it.
+func TestLiftOfAgain(t *testing.T) {
+	for _, e := range edges {
+		was, m := e.graph(t), e.graph(t)
+		wait(t, m, e.reader, 0, strings.Fields(e.triggers)...)
+		view := m.Graph.Value(e.reader).Producer.Inputs[0].Producer
+		view.SetOrigin(onnx.Origin{Pass: onnx.RecomputePass, Of: view.Label()})
+		if control.Lift(m.Graph, "test"); view.Outputs[0].Dead() {
+			t.Errorf("%s: lifted, and was to stay", e.name)
+		}
+		control.Lift(m.Graph)
+		if got, want := operators(m), operators(was); !slices.Equal(got, want) {
+			t.Errorf("%s: left %q, want %q", e.name, got, want)
+		}
+	}
+}
+
 // TestLiftOfFolded: an edge whose token another tool computed ahead, as the size of a value of known extents, holds
 // nothing any more, and is taken out too.
 func TestLiftOfFolded(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // edges kept apart, as clones from their originals, is equal then, and a pass that
 // merges equal nodes leaves the graph as it was before it was rewritten. It returns
 // the number of views that were taken out, one or two an edge. Edges that the passes
-// of keep asked for stay.
+// of keep asked for stay, and then also those that run again, which say no more who asked.
 //
 // A node's origin is text from a file, so what it says is believed only of the
 // operators that Lower and Erase make.
@@ -20,7 +20,7 @@ func Lift(g *onnx.Graph, keep ...string) int {
 	leaveShapes(g)
 	count := 0
 	for _, n := range g.Nodes {
-		if !lowered(n) || n.Outputs[0].IsOutput() || slices.Contains(keep, n.Origin().Step) {
+		if !lowered(n) || n.Outputs[0].IsOutput() || slices.Contains(keep, n.Origin().Step) || len(keep) > 0 && !Is(n) {
 			continue
 		}
 		g.ReplaceUses(n.Outputs[0], n.Inputs[0])
@@ -44,7 +44,10 @@ func lowered(n *onnx.Node) bool { return returnsFirst(n) && n.Origin().Step != o
 
 // returnsFirst reports a node that returns its first input: x, or known extents.
 func returnsFirst(n *onnx.Node) bool {
-	if !Is(n) || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !nothing(n.Inputs[1]) {
+	if n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !nothing(n.Inputs[1]) {
+		return false
+	}
+	if !Is(n) && !(n.MadeBy(onnx.RecomputePass) && isNone(n.Inputs[1].Producer)) { // or that runs again
 		return false
 	}
 	return n.Is("Unsqueeze", "Reshape") || n.Is("Concat") && len(n.Inputs) == 2 && n.Inputs[0].IsConstant()

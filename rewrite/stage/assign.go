@@ -14,8 +14,10 @@
 //     crosses and the fullest stage has least.
 //   - A backward node goes to the highest stage, among those that the gradients it reads
 //     have reached, where all forward values that it reads are at hand: made there, or
-//     received by its forward graph. What runs again goes where it is read, and what
-//     only one weight's gradient or update comes from, where that weight is.
+//     received by its forward graph. What only one weight's gradient or update comes from
+//     goes where that weight is.
+//   - What runs again does so where it ran first; other stages read what that made, as if
+//     nothing ran again (again.go).
 //   - Nodes that depend on no weight, as masks and positions, are in every group that
 //     reads them. They cost little, and nothing is sent for them.
 //
@@ -71,11 +73,13 @@ type assignment struct {
 	forward      map[*onnx.Node]bool
 	// hand are the stages where a forward value or a weight is at hand, as bits.
 	hand map[*onnx.Value]uint64
+	// first is what ran first of what a node made that runs a forward one again.
+	first map[*onnx.Value]*onnx.Value
 }
 
 // assign gives each node of an analyzed training graph its group.
 func assign(a *analysis.Analysis, o Options) (*assignment, error) {
-	s := &assignment{Analysis: a, o: o, place: map[*onnx.Node]int{}, group: map[*onnx.Node]int{}, weighty: map[*onnx.Node]bool{}, fed: map[*onnx.Node]bool{}, forward: map[*onnx.Node]bool{}, hand: map[*onnx.Value]uint64{}}
+	s := &assignment{Analysis: a, o: o, place: map[*onnx.Node]int{}, group: map[*onnx.Node]int{}, weighty: map[*onnx.Node]bool{}, fed: map[*onnx.Node]bool{}, forward: map[*onnx.Node]bool{}, hand: map[*onnx.Value]uint64{}, first: map[*onnx.Value]*onnx.Value{}}
 	switch {
 	case o.Stages < 2 || o.Stages > MostStages:
 		return nil, fmt.Errorf("%d stages: want 2 to %d", o.Stages, MostStages)
@@ -93,7 +97,9 @@ func assign(a *analysis.Analysis, o Options) (*assignment, error) {
 		return nil, err
 	}
 	s.findHand()
+	s.findFirst()
 	s.assignBackward()
+	s.assignAgain()
 	for n, group := range s.group {
 		if o.Joined && group == o.Stages {
 			s.group[n] = o.Stages - 1
@@ -201,9 +207,6 @@ func (s *assignment) findHand() {
 	}
 }
 
-// again reports a node that runs a forward one again.
-func again(n *onnx.Node) bool { return n.MadeBy(onnx.RecomputePass) }
-
 // assignBackward places what is not forward, in the order in which it runs.
 func (s *assignment) assignBackward() {
 	k := s.o.Stages
@@ -214,7 +217,7 @@ func (s *assignment) assignBackward() {
 	weightOf := s.weightsOfUpdates()
 	afloat := map[*onnx.Node]bool{} // depends on no gradient, and is placed last
 	for _, n := range s.Nodes {
-		if s.forward[n] || s.group[n] == replicated {
+		if s.forward[n] || s.group[n] == replicated || s.runsAgain(n) {
 			continue
 		}
 		first, at, fromForward, gradient := k, every, false, false
@@ -223,6 +226,7 @@ func (s *assignment) assignBackward() {
 		}
 		var largest *onnx.Value
 		s.eachRead(n, func(v *onnx.Value) {
+			v = s.origin(v)
 			of := v.Producer
 			switch {
 			case of != nil && !s.forward[of] && s.group[of] != replicated && !afloat[of]:
@@ -235,7 +239,7 @@ func (s *assignment) assignBackward() {
 				}
 			}
 		})
-		if !gradient && (again(n) || !fromForward) {
+		if !gradient && (n.MadeBy(onnx.RecomputePass) || !fromForward) {
 			afloat[n] = true
 			for _, v := range n.Returns() {
 				if at != every {
@@ -314,7 +318,7 @@ func (s *assignment) check() error {
 		}
 		var err error
 		s.eachRead(n, func(v *onnx.Value) {
-			if v.Producer != nil && g != replicated && s.group[v.Producer] > g {
+			if v = s.readIn(g, v); v.Producer != nil && g != replicated && s.group[v.Producer] > g {
 				err = fmt.Errorf("node %s of group %d needs %q of group %d", n.Label(), g, v.Name, s.group[v.Producer])
 			}
 		})

@@ -162,7 +162,7 @@ func (s *assignment) needs() []map[*onnx.Value]bool {
 	for _, n := range slices.Backward(s.Nodes) {
 		for group := range needs {
 			if s.in(n, group, needs) {
-				s.eachRead(n, func(v *onnx.Value) { needs[group][v] = true })
+				s.eachRead(n, func(v *onnx.Value) { needs[group][s.readIn(group, v)] = true })
 			}
 		}
 	}
@@ -193,6 +193,11 @@ func (s *assignment) extract(m *onnx.Model, group int, of *Group) (*onnx.Model, 
 		return w
 	}
 	g.RemoveOutputs(func(*onnx.Value) bool { return true })
+	for v, first := range s.first {
+		if s.readIn(group, v) == first {
+			g.ReplaceUses(g.Value(v.Name), g.Value(first.Name))
+		}
+	}
 	any := false
 	for _, n := range s.Nodes {
 		mine := s.group[n] == group || s.group[n] == replicated && group == s.o.Stages-1
