@@ -120,8 +120,6 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 		arena := f.Prediction.Arena()
 		session["arena"] = arena.Setup
 		m.SetMetadata(ReservedKey, fmt.Sprint(arena.Reserved))
-	} else {
-		m.DropMetadata(ReservedKey) // of the file that it was written from
 	}
 	m.DropMetadata(step.OutputsKey)
 	if roles.Leave() {
@@ -143,7 +141,7 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 		if err := place(m, files); err != nil {
 			return err
 		}
-		SetPromise(m, f.Peak)
+		SetPromise(m, f.Prediction)
 		setSlab(m, f.Prediction, !o.provider().Device)
 		return m.SaveWith(files, out)
 	})

@@ -21,9 +21,16 @@ import (
 const PromiseKey = "remat.predicted.graph"
 
 // SetPromise writes the predicted live peak of a model that is about to be
-// saved. Changes to the graph after it break the promise.
-func SetPromise(m *onnx.Model, livePeak int64) {
-	m.SetMetadata(PeakKey, strconv.FormatInt(livePeak, 10))
+// saved. Changes to the graph after it break the promise. A step that is not predicted to the
+// byte has none, nor that of the file that it was written from.
+func SetPromise(m *onnx.Model, p *predict.Prediction) {
+	if !p.Exact() {
+		for _, key := range []string{PeakKey, PromiseKey, ReservedKey} {
+			m.DropMetadata(key)
+		}
+		return
+	}
+	m.SetMetadata(PeakKey, strconv.FormatInt(p.LivePeak, 10))
 	m.SetMetadata(PromiseKey, m.Fingerprint())
 }
 

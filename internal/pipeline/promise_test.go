@@ -10,6 +10,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/predict"
 )
 
 // TestSavedAgain: ONNX Runtime finds nothing to change in a written file, so what
@@ -28,7 +29,7 @@ func TestSavedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		written := r.Model
-		SetPromise(written, r.Peak)
+		SetPromise(written, r.Prediction)
 		path := filepath.Join(dir, strategy+".onnx")
 		if err := written.Save(path); err != nil {
 			t.Fatal(err)
@@ -101,7 +102,7 @@ graph main {
 		if err != nil {
 			t.Fatal(err)
 		}
-		SetPromise(m, 64)
+		SetPromise(m, &predict.Prediction{LivePeak: 64})
 		c.change(m)
 		path := filepath.Join(t.TempDir(), "m.onnx")
 		if err := m.Save(path); err != nil {

@@ -40,7 +40,7 @@ func promise(t *testing.T, f *File) {
 	if err := f.Model.SetJSON(step.RolesKey, f.Roles()); err != nil {
 		t.Fatal(err)
 	}
-	SetPromise(f.Model, f.Peak)
+	SetPromise(f.Model, f.Prediction)
 	setSlab(f.Model, f.Prediction, true)
 }
 

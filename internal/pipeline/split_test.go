@@ -276,7 +276,7 @@ func TestPlannedInStages(t *testing.T) {
 	}
 }
 
-// TestStagesPromiseNothingOfTheWhole: a stage of a planned file has none of the arena and the places that
+// TestStagesPromiseNothingOfTheWhole: a stage of a planned file has none of the peak, the arena and the places that
 // the whole step has; nor has a file that cannot be predicted to the byte those of the one that it was made of.
 func TestStagesPromiseNothingOfTheWhole(t *testing.T) {
 	e := engine(t)
@@ -312,5 +312,5 @@ func TestStagesPromiseNothingOfTheWhole(t *testing.T) {
 	if err := f.Save(src, filepath.Join(filepath.Dir(path), "guessed.onnx"), report.Plan{}); err != nil {
 		t.Fatal(err)
 	}
-	none(f.Model, ReservedKey, runtime.SlabKey)
+	none(f.Model, PeakKey, PromiseKey, ReservedKey, runtime.SlabKey)
 }

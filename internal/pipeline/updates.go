@@ -112,9 +112,8 @@ func (f *File) writeUpdate(e *runtime.Engine, m *onnx.Model, path string, entry 
 	if err != nil {
 		return err
 	}
-	if entry.Predicted = manifestPrediction(p); entry.Predicted != nil {
-		SetPromise(m, p.LivePeak)
-	}
+	entry.Predicted = manifestPrediction(p)
+	SetPromise(m, p)
 	return m.Save(path)
 }
 
