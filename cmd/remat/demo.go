@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,10 +156,16 @@ func (e *env) stage(what string, do func() error) error {
 
 // demo goes the whole way: the forward model, its training graph, its variants, and the
 // comparison of them all.
-func demo(e *env, o demoOptions) error {
+func demo(e *env, o demoOptions) (err error) {
+	_, before := os.Lstat(o.dir)
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return fmt.Errorf("cannot create %s: %w", o.dir, err)
 	}
+	defer func() {
+		if err != nil && errors.Is(before, fs.ErrNotExist) && os.Remove(o.dir) != nil { // it is not empty
+			e.note("%s: the files that were complete stay", o.dir)
+		}
+	}()
 	feeds := e.sessionOptions()
 	feeds.Seed, feeds.ProfileAside, feeds.MemoryLimit = o.seed, true, o.memory
 	forward := o.file

@@ -92,7 +92,7 @@ func newError(code Code, message string) *Error {
 	return &Error{Code: code, Message: message, Node: nodeIn(message)}
 }
 
-const function = `\bonnxruntime::[\w:~<>]+\((?:[^()]|\([^()]*\))*\)(?: const)?:? ?`
+const function = `\bonnxruntime::[\w:~<>]+\((?:[^()]|\([^()]*\))*\)(?: const)?(?: \[with [^\]]*\])?:? ?`
 
 var (
 	spaces = regexp.MustCompile(`\s+`)

@@ -18,6 +18,8 @@ func TestErrorText(t *testing.T) {
 			"status.IsOK() was false. shape {4}"},
 		{"/onnxruntime_src/core/bfc_arena.cc:359 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool, onnxruntime::Stream*) Failed to allocate memory for requested buffer of size 64",
 			"Failed to allocate memory for requested buffer of size 64"},
+		{"Exception during initialization: /onnxruntime_src/onnxruntime/core/providers/cpu/tensor/split.h:113 onnxruntime::SplitBase::SplitBase(const KernelInfoType&, uint32_t) [with KernelInfoType = onnxruntime::OpKernelInfo; uint32_t = unsigned int] If 'num_outputs' is specified, the 'split' input should not be provided.\n",
+			"Exception during initialization: If 'num_outputs' is specified, the 'split' input should not be provided."},
 		{"Non-zero status code returned while running Gather node. Name:'tokens' Status Message: idx=9 (must be in [0,8])",
 			"Non-zero status code returned while running Gather node. Name:'tokens' Status Message: idx=9 (must be in [0,8])"},
 	} {
