@@ -11,6 +11,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
 )
@@ -45,6 +46,9 @@ func PairsOf(m *onnx.Model, s *grad.Signature, f *safetensors.File, names map[st
 	if err != nil {
 		return nil, err
 	}
+	// A layer is found by shapes of what its weight becomes, which few exports declare. What cannot be inferred
+	// says nothing against the others.
+	_, _ = infer.Model(m, infer.Options{})
 	s.Rename(names)
 	for _, l := range s.Layers(m.Graph, names) {
 		module := moduleOf(l)

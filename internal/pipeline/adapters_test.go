@@ -76,6 +76,18 @@ func pairsIn(t *testing.T, f *safetensors.File) (*TrainedPairs, error) {
 	return PairsOf(m, grad.ReadSignature(m), f, nil)
 }
 
+// TestPairsBehindReshapes: the layer of a pair is found in a file that declares no shape of what its weight becomes.
+func TestPairsBehindReshapes(t *testing.T) {
+	m, err := onnx.Parse(strings.NewReplacer("init bare", "init kept int64[2] = [-1,3]\ninit bare", "b = MatMul(a, t)", "u = Reshape(t, kept)\nb = MatMul(a, u)").Replace(pairedModel))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := pairsState(t, `{"net.1.fc.weight":{"r":4,"alpha":8}}`, map[string][]int64{"net.1.fc.weight.lora_A": {2, 4}, "net.1.fc.weight.lora_B": {4, 3}})
+	if pairs, err := PairsOf(m, grad.ReadSignature(m), f, nil); err != nil || len(pairs.List) != 1 {
+		t.Errorf("%v, %v", pairs, err)
+	}
+}
+
 func TestPairsRefused(t *testing.T) {
 	good := map[string][]int64{"head.weight.lora_A": {3, 4}, "head.weight.lora_B": {4, 2}}
 	for pairs, c := range map[string]struct {

@@ -68,6 +68,8 @@ var forms = []struct {
 	{"gemm, all attributes", "in x float64[4,3]\ninit w float64[5,4] = W\ninit c float64[5] = [1,2,3,4,5]\ny = Gemm(x, w, c) {transA=1, transB=1, alpha=0.5, beta=2.0}", adapter.Linear{In: 4, Out: 5, Transposed: true}},
 	{"gemm of a transposed weight", "in x float64[3,4]\ninit w float64[4,5] = W\nv = Transpose(w) {perm=[1,0]}\ny = Gemm(x, v) {transB=1}", adapter.Linear{In: 4, Out: 5}},
 	{"reshaped", "in x float64[2,3,4]\ninit w float64[4,5,1] = W\ninit s int64[2] = [4,5]\nv = Reshape(w, s)\ny = MatMul(x, v)", adapter.Linear{In: 4, Out: 5}},
+	{"turned, reshaped as it is", "in x float64[2,3,4]\ninit w float64[5,4] = W\ninit s int64[2] = [4,5]\nu = Transpose(w)\nv = Reshape(u, s)\ny = MatMul(x, v)", adapter.Linear{In: 4, Out: 5, Transposed: true}},
+	{"turned, with an axis between", "in x float64[2,3,4]\ninit w float64[5,4] = W\ninit s int64[3] = [1,4,5]\ninit r int64[2] = [4,5]\nu = Transpose(w)\nt = Reshape(u, s)\nv = Reshape(t, r)\ny = MatMul(x, v)", adapter.Linear{In: 4, Out: 5, Transposed: true}},
 	{"free rows", "in x float64[batch,seq,4]\ninit w float64[4,5] = W\ny = MatMul(x, w)", adapter.Linear{In: 4, Out: 5}},
 	{"two products", "in x float64[2,4]\ninit w float64[4,4] = W\nh = MatMul(x, w)\ny = MatMul(h, w)", adapter.Linear{In: 4, Out: 4}},
 	{"tied", "in x float64[2,4]\ninit ids int64[2] = [1, 0]\ninit w float64[5,4] = W\ne = Gather(w, ids)\nh = Add(x, e)\nv = Transpose(w)\ny = MatMul(h, v)", adapter.Linear{In: 4, Out: 5, Transposed: true}},

@@ -147,12 +147,21 @@ func (as view) through(u onnx.Use) (view, bool) {
 			as.shape, as.transposed = []int64{as.shape[1], as.shape[0]}, !as.transposed
 		}
 		return as, true
-	case traits.Reshapes(n) && !as.transposed && n.Out(0).Type.Ranked:
+	case traits.Reshapes(n) && n.Out(0).Type.Ranked:
 		shape, known := n.Out(0).Type.Shape.Ints()
+		known = known && (!as.transposed || sameMatrix(as.shape, shape))
 		as.shape = shape
 		return as, known
 	}
 	return as, false
+}
+
+// sameMatrix reports shapes that are the same but for axes of 1: neither axis of the matrix goes into the other.
+func sameMatrix(a, b []int64) bool {
+	wide := func(shape []int64) []int64 {
+		return slices.DeleteFunc(slices.Clone(shape), func(n int64) bool { return n == 1 })
+	}
+	return slices.Equal(a, b) || len(wide(a)) == 2 && slices.Equal(wide(a), wide(b))
 }
 
 // Linears lists the linear layers of a graph in the order of its initializers.
