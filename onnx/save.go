@@ -139,7 +139,7 @@ func (v *Value) declaration(info *pb.ValueInfoProto) *pb.ValueInfoProto {
 func (g *Graph) AsDeclared() (restore func()) {
 	found := map[*Value]Type{}
 	for _, v := range g.values {
-		if t := v.loaded; v.Type.IsStatic() && t.DType == v.Type.DType && !t.IsStatic() {
+		if t := v.loaded; t.DType == v.Type.DType && !t.IsStatic() && (v.Type.IsStatic() || namesLess(v.Type, t)) {
 			found[v], v.Type = v.Type, t
 		}
 	}
@@ -148,6 +148,19 @@ func (g *Graph) AsDeclared() (restore func()) {
 			v.Type = t
 		}
 	}
+}
+
+// namesLess reports a type of whose free extents one is free no more, or less so.
+func namesLess(t, declared Type) bool {
+	if len(t.Shape) != len(declared.Shape) {
+		return false
+	}
+	for i, d := range declared.Shape {
+		if d != t.Shape[i] && t.Shape[i].Known() && len(t.Shape[i].Symbols()) < len(d.Symbols()) {
+			return true
+		}
+	}
+	return false
 }
 
 // AsRead is AsDeclared, unless the graph has numbers for free extents that are to be the file's: where a session
