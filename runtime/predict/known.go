@@ -67,6 +67,10 @@ func oneElement(v *onnx.Value) bool {
 // model's own types are left as they are.
 func knownTypes(m *onnx.Model, original original, told map[string]onnx.Type) map[*onnx.Value]onnx.Type {
 	declared := declaredTypes(m)
+	var dumped map[string]onnx.Type
+	if original.values != nil {
+		dumped = maps.Clone(declared)
+	}
 	for name, t := range original.declared {
 		if _, ok := declared[name]; !ok {
 			declared[name] = t
@@ -89,7 +93,7 @@ func knownTypes(m *onnx.Model, original original, told map[string]onnx.Type) map
 			}
 		}
 	}
-	err := inferWeakly(m, saved, declared, original)
+	err := inferWeakly(m, saved, declared, dumped, original)
 	if err == nil {
 		forgetComputed(m, declared)
 	}
@@ -142,7 +146,7 @@ func forgetComputed(m *onnx.Model, declared map[string]onnx.Type) {
 }
 
 // inferWeakly goes through the nodes as ONNX Runtime does.
-func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[string]onnx.Type, original original) error {
+func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared, dumped map[string]onnx.Type, original original) error {
 	nodes := m.Graph.Nodes
 	m.Graph.Nodes = nil
 	follow := following{}
@@ -154,6 +158,9 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 	for _, n := range step.CopiesFirst(m.Graph) {
 		if err := r.Node(n); err != nil {
 			return err
+		}
+		for _, v := range n.Returns() {
+			keepNames(v, dumped[v.Name])
 		}
 		partsOfUnknown(n, declared)
 		nothing := lost(n, follow)
@@ -189,6 +196,21 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 		}
 	}
 	return nil
+}
+
+// keepNames leaves an extent its name where ONNX Runtime saved it with one, though a number follows from that
+// of another: it was told that of one dimension, and did not follow it that far.
+func keepNames(v *onnx.Value, saved onnx.Type) {
+	if v.IsOutput() || !saved.Ranked || len(saved.Shape) != len(v.Type.Shape) {
+		return
+	}
+	shape := slices.Clone(v.Type.Shape)
+	for i, d := range saved.Shape {
+		if shape[i].IsStatic() && d != (onnx.Dim{}) && !d.IsStatic() {
+			shape[i] = d
+		}
+	}
+	v.Type.Shape = shape
 }
 
 // partsOfUnknown leaves the extents of a Split's parts unknown along an axis whose extent is:
