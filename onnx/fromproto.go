@@ -222,6 +222,13 @@ func (g *Graph) readNodes(protos []*pb.NodeProto) error {
 	return nil
 }
 
+// A CaptureError is a value that a subgraph reads and nothing makes.
+type CaptureError struct{ Node, Value string }
+
+func (e *CaptureError) Error() string {
+	return fmt.Sprintf("node %q: its subgraph reads %q, which nothing produces", e.Node, e.Value)
+}
+
 // capture finds the outer values that a node's subgraphs read.
 func (g *Graph) capture(n *Node) error {
 	seen := map[string]bool{}
@@ -229,7 +236,7 @@ func (g *Graph) capture(n *Node) error {
 		for _, name := range freeNames(sub) {
 			v := g.values[name]
 			if v == nil {
-				return fmt.Errorf("node %q: its subgraph reads %q, which nothing produces", n.Label(), name)
+				return &CaptureError{n.Label(), name}
 			}
 			if !seen[name] {
 				seen[name] = true

@@ -11,6 +11,7 @@ package runtime
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -314,10 +315,21 @@ func (e *Engine) dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) 
 	}
 	dump, err := onnx.Decode(out, folderOf(m))
 	if err != nil {
-		return nil, err
+		return nil, removedInside(m.Graph, err)
 	}
 	dump.Path = m.Path
 	return dump, nil
+}
+
+// removedInside says of a graph that ONNX Runtime saved, in which a subgraph reads what nothing makes, that
+// it was there before: ONNX Runtime took it out for what others read, and would not run that.
+func removedInside(g *onnx.Graph, err error) error {
+	e, ok := errors.AsType[*onnx.CaptureError](err)
+	if !ok || g.Value(e.Value) == nil || g.Value(e.Value).Producer == nil {
+		return err
+	}
+	return fmt.Errorf("node %q: its subgraph reads %q, which ONNX Runtime removes, so that it cannot run the graph: make it in the model by other nodes than %s",
+		e.Node, e.Value, g.Value(e.Value).Producer.OpType())
 }
 
 // sameOrder says whether b lists the same nodes as a in the same order, but for

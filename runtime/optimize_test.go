@@ -254,6 +254,36 @@ func TestDumpReadsNoWeights(t *testing.T) {
 	}
 }
 
+// TestRemovedInside: ONNX Runtime removes a cast there and back, also where a subgraph reads what it makes.
+func TestRemovedInside(t *testing.T) {
+	m, err := onnx.Parse(`model ir=10 opset=17
+graph g {
+in x float32[2,3]
+in n int64[]
+in t bool[]
+a = Cast(x) {to=11}
+b = Cast(a) {to=1}
+y = Loop(n, t, x) {body=graph l {
+in i int64[]
+in c bool[]
+in s float32[2,3]
+k = Identity(c)
+r = Add(s, b)
+out k bool[]
+out r float32[2,3]
+}}
+out y float32[2,3]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = testEngine.Dump(m, ort.SessionOptions{Level: 1, Threads: 1, Provider: ort.CPU})
+	if want := `its subgraph reads "b", which ONNX Runtime removes, so that it cannot run the graph`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
 // TestDumpOnce: the same graph is asked for once, whatever the threads, and a model
 // that changed, or another level, once more.
 func TestDumpOnce(t *testing.T) {

@@ -80,6 +80,11 @@ func casts(s *state) error {
 func identities(s *state) error {
 	for _, n := range slices.Clone(s.g.Nodes) {
 		x, y := n.In(0), n.Out(0)
+		if before := castBack(n); before != nil && y != nil {
+			s.g.ReplaceUses(y, before)
+			s.count++
+			continue
+		}
 		if x == nil || y == nil || !handsOn(n) {
 			continue
 		}
@@ -101,6 +106,34 @@ func handsOn(n *onnx.Node) bool {
 	case n.Is("Cast"):
 		d := n.In(0).Type.DType
 		return d != onnx.Undefined && n.Int("to", 0) == int64(d)
+	}
+	return false
+}
+
+// castBack is what a Cast brings back to its type from one that holds all its numbers, nil for another node. ONNX
+// Runtime removes the two at every level, also where a subgraph reads what they make, and then cannot run that.
+func castBack(n *onnx.Node) *onnx.Value {
+	if !n.Is("Cast") || n.In(0) == nil || n.In(0).Producer == nil || !n.In(0).Producer.Is("Cast") {
+		return nil
+	}
+	x := n.In(0).Producer.In(0)
+	if x == nil || x.Type.DType == onnx.Undefined || n.Int("to", 0) != int64(x.Type.DType) || !holdsAll(n.In(0).Type.DType, x.Type.DType) {
+		return nil
+	}
+	return x
+}
+
+// holdsAll reports a type that has every number of another one.
+func holdsAll(wide, d onnx.DType) bool {
+	switch {
+	case d == onnx.Bool:
+		return wide.IsInt() || wide.IsFloat()
+	case d.IsFloat():
+		return wide == onnx.Float64 && d != onnx.Float64 || wide == onnx.Float32 && d.IsHalf()
+	case d.IsInt() && wide.IsInt() && d != onnx.Uint64:
+		least, most := d.IntRange()
+		from, to := wide.IntRange()
+		return wide != d && from <= least && most <= to
 	}
 	return false
 }

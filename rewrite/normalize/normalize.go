@@ -61,7 +61,7 @@ var passes = []pass{
 	{"branches", "a SequenceMap over a list in place is written out, an If whose condition is known becomes the branch taken, an element of such a list itself, as what an Optional holds; first, since all others look past control flow", branches},
 	{"constants", "Constant nodes become initializers, so that patterns see their numbers", constants},
 	{"casts", "CastLike becomes Cast to the type that its second input is known to have", casts},
-	{"identities", "Identity, Dropout outside training, Cast to the own type: their input takes their place", identities},
+	{"identities", "Identity, Dropout outside training, Cast to the own type, also by way of one that holds all its numbers: their input takes their place", identities},
 	{"fold", "integers that inference knows, and one-element floats of constants, become constants; needs constants", fold},
 	{"copies", "Tile becomes Expand, and a Reshape where it repeats an axis of several elements; needs fold for how often", copies},
 	{"noops", "a convolution's bias of zeros goes; what adds 0, multiplies by 1, expands to the own shape or slices all: its input takes its place, as ONNX Runtime has it do at level 1, behind the back of a plan; needs fold", noops},
