@@ -69,9 +69,9 @@ type index struct {
 	exploreOnce sync.Once
 	reachOnce   sync.Once
 	reached     float64
-	// lines are what tradeoffLines returns.
-	lines        []line
-	tradeoffOnce sync.Once
+	// tradeoffs are the bounds of mostOf, nil before they are asked for.
+	tradeoffs    []*tradeoff
+	tradeoffLock sync.Mutex
 	// noneIs is the best order without recomputation.
 	noneIs     *legalized
 	noneErr    error

@@ -66,40 +66,77 @@ func keepsMore(p *Problem, limit func(work float64) int64) int64 {
 
 // tradeoff returns the bytes that a plan holds at least which repeats some work, in FLOPs.
 func (ix *index) tradeoff() func(work float64) int64 {
-	lines := ix.tradeoffLines()
 	return func(work float64) int64 {
-		var most float64
-		for _, l := range lines {
-			most = max(most, (l.cost-work)/l.price)
-		}
-		return ix.p.Graph.Held + int64(most)
+		most := ix.mostOf(func(l line) float64 { return (l.cost - work) / l.price })
+		return ix.p.Graph.Held + int64(max(0, most))
 	}
 }
 
 // LeastWork is the least work of a plan of p that holds at most so many bytes, as a share of the
 // plain step's.
 func LeastWork(p *Problem, bytes int64) float64 {
-	var most float64
-	for _, l := range p.indexed().tradeoffLines() {
-		most = max(most, l.cost-l.price*float64(bytes-p.Graph.Held))
-	}
-	return p.Floor() + most/float64(max(1, p.FLOPs()))
+	most := p.indexed().mostOf(func(l line) float64 { return l.cost - l.price*float64(bytes-p.Graph.Held) })
+	return p.Floor() + max(0, most)/float64(max(1, p.FLOPs()))
 }
 
 // A line is a price of memory, in FLOPs for a byte, and what every plan costs at least, in FLOPs.
 type line struct{ price, cost float64 }
 
-// tradeoffLines are the lines by ascending price.
-func (ix *index) tradeoffLines() []line {
-	ix.tradeoffOnce.Do(func() { ix.lines = ix.findLines() })
-	return ix.lines
+// mostOf is the most that a line says, -∞ where there is none. As the price rises, what lines say of a work or
+// of a size rises and then falls, for what they cost is concave.
+func (ix *index) mostOf(says func(line) float64) float64 {
+	ix.tradeoffLock.Lock()
+	defer ix.tradeoffLock.Unlock()
+	if ix.tradeoffs == nil {
+		ix.tradeoffs = []*tradeoff{}
+		for _, m := range ix.moments() {
+			ix.tradeoffs = append(ix.tradeoffs, m.tradeoff(ix))
+		}
+	}
+	most := math.Inf(-1)
+	for _, t := range ix.tradeoffs {
+		most = max(most, t.most(says))
+	}
+	return most
 }
 
-func (ix *index) findLines() (lines []line) {
-	for _, m := range ix.moments() {
-		lines = append(lines, m.lines(ix)...)
+// A tradeoff is the lines of one moment, each found when it is first asked for.
+type tradeoff struct {
+	ix  *index
+	cut *keepCut
+	own int64                 // what the operator itself holds, in bytes
+	of  [tradeoffPrices]*line // nil before it is asked for
+	at  int                   // the one that said most last
+}
+
+// most is the most that a line says: from the last one in steps that get shorter.
+func (t *tradeoff) most(says func(line) float64) float64 {
+	most := says(t.line(t.at))
+	for step := tradeoffPrices / 4; step > 0; step /= 2 {
+		for _, way := range [2]int{-step, step} {
+			for k := t.at + way; k >= 0 && k < len(t.of); k += way {
+				said := says(t.line(k))
+				if said <= most {
+					break
+				}
+				most, t.at = said, k
+			}
+		}
 	}
-	return lines
+	return most
+}
+
+// line is that of the k-th price.
+func (t *tradeoff) line(k int) line {
+	if t.of[k] == nil {
+		price := t.ix.tune.sweepFrom * math.Pow(2, float64(k)/2)
+		bytes := make([]int64, len(t.cut.stash))
+		for i, r := range t.cut.stash {
+			bytes[i] = int64(price * float64(t.ix.p.Graph.Values[r].Bytes))
+		}
+		t.of[k] = &line{price, float64(t.cut.cut(bytes)) + price*float64(t.own)}
+	}
+	return *t.of[k]
 }
 
 // A moment is that at which an operator first runs: what runs then or descends from it, and what it
@@ -151,8 +188,8 @@ func (ix *index) widest(ops []int) (widest moment) {
 	return widest
 }
 
-// lines are those of the minimum cuts at the moment.
-func (m *moment) lines(ix *index) (lines []line) {
+// tradeoff is that of the moment.
+func (m *moment) tradeoff(ix *index) *tradeoff {
 	own := map[int]bool{} // is held whatever is repeated, and counted with the operator
 	for _, v := range ix.reads[m.op] {
 		own[ix.root[v]] = true
@@ -163,15 +200,7 @@ func (m *moment) lines(ix *index) (lines []line) {
 		counts: func(r int) bool { return m.before[ix.producer[r]] && !own[r] },
 		waits:  func(op int) bool { return !m.before[op] && !m.after[op] },
 	})
-	bytes := make([]int64, len(cut.stash))
-	for k := range tradeoffPrices {
-		price := ix.tune.sweepFrom * math.Pow(2, float64(k)/2)
-		for i, r := range cut.stash {
-			bytes[i] = int64(price * float64(ix.p.Graph.Values[r].Bytes))
-		}
-		lines = append(lines, line{price, float64(cut.cut(bytes)) + price*float64(ix.boundAt()[m.op])})
-	}
-	return lines
+	return &tradeoff{ix: ix, cut: cut, own: ix.boundAt()[m.op], at: tradeoffPrices / 2}
 }
 
 // around marks an operator and its descendants, and its ancestors.
