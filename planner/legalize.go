@@ -115,6 +115,9 @@ func (p *Problem) legalized(s *legalized) *legalized {
 			break
 		}
 	}
+	if next := p.waiting(s, s.atPeak()); next != nil {
+		s = next
+	}
 	return s
 }
 
@@ -159,6 +162,28 @@ func (s *legalized) single() []int {
 	return order
 }
 
+// atPeak lets early nodes wait, one after the other, that are brought in while most is held: the
+// control edge that does it holds a number then, which no count of the plan has.
+func (s *legalized) atPeak() []int {
+	order := s.wanted
+	stay, kept := s.parted()
+	if len(kept) == 0 {
+		return order
+	}
+	held := slices.Clone(s.sim.Profile(order))
+	for k, tries := len(kept)-1, 0; k >= 0 && tries < s.tune.legalizeAtPeak; k-- {
+		if top := kept[k].Top; held[top] < s.peak || held[top+1] < s.peak { // what is in between is in both
+			continue
+		}
+		tries++
+		without := append(append([]ortmodel.EarlyNode(nil), kept[:k]...), kept[k+1:]...)
+		if o := s.orders.Lazy(s.wanted, slices.Concat(stay, without)...); s.sim.Peak(o) <= s.peak {
+			order, kept = o, without
+		}
+	}
+	return order
+}
+
 // fewer lets stretches of early nodes wait, the longest first, and returns the order
 // with those left without which the step would hold more; all: each early node left
 // was tried alone.
@@ -198,7 +223,7 @@ func (s *legalized) fewer() (order []int, all bool) {
 // behind what is computed again. A search finds nothing by such orders: the same files, or
 // two nodes more.)
 func (p *Problem) waiting(s *legalized, order []int) *legalized {
-	if s.sim.Peak(order) > s.peak {
+	if slices.Equal(order, s.wanted) || s.sim.Peak(order) > s.peak {
 		return nil
 	}
 	instance := s.instances()

@@ -103,3 +103,42 @@ func TestMovesPastThePeak(t *testing.T) {
 		t.Errorf("%d bytes before, %d after: %v", s0.peak, s1.peak, s1.plan.Schedule)
 	}
 }
+
+// TestWaitsAtThePeak: a node that a control edge would bring in while most is held waits where
+// it may, whatever else legalizing comes to; one that would be brought in at another time stays.
+func TestWaitsAtThePeak(t *testing.T) {
+	for _, other := range []int64{0, 1 << 22} {
+		p := &Problem{Loss: ortmodel.None}
+		value := func(name string, bytes int64, class int, kind ortmodel.Kind) int {
+			p.Values = append(p.Values, ValueInfo{Name: name, Role: Activation})
+			p.Graph.Values = append(p.Graph.Values, ortmodel.Value{Bytes: bytes, Class: class, Kind: kind})
+			return len(p.Values) - 1
+		}
+		op := func(name string, out int, in ...int) {
+			p.Ops = append(p.Ops, Op{Name: name, Type: "Op", FLOPs: 1, Forward: true})
+			p.Graph.Nodes = append(p.Graph.Nodes, ortmodel.Node{Inputs: in, Outputs: []int{out}, InPlace: []ortmodel.Pair{{}}})
+		}
+		x := value("x", 4, 0, ortmodel.Feed)
+		large := value("large", other, 1, ortmodel.Inner)
+		a, b := value("a", 1<<20, 2, ortmodel.Inner), value("b", 1<<20, 2, ortmodel.Inner)
+		c, d := value("c", 1<<20, 2, ortmodel.Inner), value("d", 1<<20, 2, ortmodel.Inner)
+		end := value("end", 4, 0, ortmodel.Output)
+		op("a", a, x)
+		op("b", b, x) // d asks for it behind c
+		op("c", c, a)
+		op("d", d, c, b)
+		op("large", large, d)
+		op("end", end, large)
+		setting := standard
+		setting.legalizeRounds, setting.legalizeSingles = 0, 0
+		p.tuned = &setting
+		s, err := p.count(&Plan{Strategy: "none", Schedule: []int{0, 1, 2, 3, 4, 5}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := p.legalized(s)
+		if want := min(other, 1); len(s.early) != 1 || int64(len(next.early)) != want || next.peak != s.peak {
+			t.Errorf("%d bytes elsewhere: %d early nodes, then %d, want %d; %d bytes, then %d", other, len(s.early), len(next.early), want, s.peak, next.peak)
+		}
+	}
+}

@@ -120,8 +120,9 @@ type tuning struct {
 	selectiveWork float64
 
 	// Legalizing (legalize.go): the rounds over all early nodes, the halves tried in a
-	// round, and the early nodes tried alone. A try is one simulation of the written graph.
-	legalizeRounds, legalizeHalves, legalizeSingles int
+	// round, and the early nodes tried alone: the last ones, and some of those at the peak. A try is
+	// one simulation of the written graph.
+	legalizeRounds, legalizeHalves, legalizeSingles, legalizeAtPeak int
 
 	// Moves (moves.go, shifts.go).
 
@@ -215,7 +216,7 @@ var standard = tuning{
 	exhaustiveStash: 12, narrowOps: 1500, nearLeast: 0.01, leastTries: 12, leastOps: 40_000, beyondShare: 1. / 64,
 	reachOps: 15_000, reachTries: 8, reachLeast: 3, reachFactor: 1.5, reachMost: 0.15,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
-	legalizeRounds: 3, legalizeHalves: 48, legalizeSingles: 32,
+	legalizeRounds: 3, legalizeHalves: 48, legalizeSingles: 32, legalizeAtPeak: 8,
 	moveNodes: 80_000, moveSteps: 30, moveTries: 24, moveRun: 12, moveReach: 40, moveChecks: 2, moveFar: 6, moveSet: 64, moveGrowth: 8,
 	moveShare: 1. / 1024, moveNear: 1. / 64, moveStalls: 4, moveEdges: 24, startShare: 0, starts: 2, orderShare: 1. / 3,
 	recent: 40,
