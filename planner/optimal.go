@@ -303,22 +303,17 @@ func solveSearch(p *Problem, o Options) (*Plan, error) {
 	return plans[0], nil
 }
 
-// leastPlans returns the plans that hold least, by what the judge counts; first of all the
-// cheapest of those whose peak lies above the least by at most nearLeast of it, as the last
-// bytes may cost much work. In a small graph they are several: moves take a tenth and more
+// leastPlans returns the plans that hold least, by what the judge counts; first of all, of those
+// whose peak lies above the least by at most nearLeast of it, the one that costs least as work is
+// priced by leastWork, as the last bytes may cost much work. In a small graph they are several: moves take a tenth and more
 // off some plans, and nothing off others, so the least by the search's count may not be the
 // least. In a large one the search's count decides alone.
 func leastPlans(p *Problem, strategy string) ([]*Plan, error) {
 	ix := p.indexed()
 	p.SearchTwice()
 	e := ix.explored()
-	near := func(peak, least int64) bool { return peak <= least+part(ix.tune.nearLeast, least) }
-	best := e.front.points[0]
-	for _, q := range e.front.points {
-		if near(q.peak, e.front.points[0].peak) {
-			best = q
-		}
-	}
+	points := e.front.points
+	best := points[ix.tune.worthLeast(len(points), func(k int) (int64, float64) { return points[k].peak, overhead(p, points[k].work) })]
 	tried := e.leastPoints(min(ix.tune.leastTries, ix.tune.leastOps/max(len(ix.reads), 1)))
 	if !slices.Contains(tried, best) {
 		tried = append(tried, best)
@@ -339,14 +334,26 @@ func leastPlans(p *Problem, strategy string) ([]*Plan, error) {
 		v, w := verdicts[a], verdicts[b]
 		return cmp.Or(cmp.Compare(v.Peak, w.Peak), cmp.Compare(v.RecomputeFLOPs, w.RecomputeFLOPs))
 	})
-	first := 0
-	for k, plan := range plans {
-		if near(verdicts[plan].Peak, verdicts[plans[0]].Peak) && verdicts[plan].RecomputeFLOPs < verdicts[plans[first]].RecomputeFLOPs {
-			first = k
-		}
-	}
+	first := ix.tune.worthLeast(len(plans), func(k int) (int64, float64) { return verdicts[plans[k]].Peak, verdicts[plans[k]].Overhead })
 	cheapest := plans[first]
 	return slices.Insert(slices.Delete(plans, first, first+1), 0, cheapest), nil
+}
+
+// worthLeast is the number of the plan that costs least of those whose peak lies above that of the first
+// by at most nearLeast of it: see tuning. They come by ascending peak.
+func (t *tuning) worthLeast(n int, plan func(k int) (peak int64, work float64)) (best int) {
+	least, _ := plan(0)
+	lowest := math.Inf(1)
+	for k := range n {
+		peak, work := plan(k)
+		if peak > least+part(t.nearLeast, least) {
+			break
+		}
+		if cost := float64(peak) * (1 + t.leastWork*work); cost < lowest {
+			best, lowest = k, cost
+		}
+	}
+	return best
 }
 
 // optimalFrontier yields the plans that the search found: see Solver.Frontier.

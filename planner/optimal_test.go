@@ -287,3 +287,23 @@ func TestOrdersAreLookedAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestLeastPricesWork: of the plans that hold nearly the least, none is taken that holds more for
+// work that is not worth it, nor one that repeats much for a few bytes.
+func TestLeastPricesWork(t *testing.T) {
+	for _, c := range []struct {
+		want  int
+		plans [][2]float64 // bytes, work
+	}{
+		{0, [][2]float64{{1000, 0.1}}},
+		{1, [][2]float64{{100_000, 0.13}, {100_200, 0.02}, {100_600, 0.013}, {103_000, 0}}}, // the last bytes are dear, the next ones are not
+		{2, [][2]float64{{100_000, 0.13}, {100_200, 0.12}, {100_600, 0.01}}},
+		{0, [][2]float64{{100_000, 0.5}, {101_001, 0}}}, // not near
+		{0, [][2]float64{{100_000, 0.02}, {100_200, 0.02}}},
+	} {
+		got := standard.worthLeast(len(c.plans), func(k int) (int64, float64) { return int64(c.plans[k][0]), c.plans[k][1] })
+		if got != c.want {
+			t.Errorf("of %v number %d is taken, want %d", c.plans, got, c.want)
+		}
+	}
+}

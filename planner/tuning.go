@@ -90,8 +90,9 @@ type tuning struct {
 	// views kept, whatever is asked for.
 	narrowOps int
 	// nearLeast: without a budget, of the plans whose peak lies above the least by
-	// at most this share the one with the least work is taken.
-	nearLeast float64
+	// at most this share the one is taken that costs least, where all the plain step's work
+	// done again costs leastWork of the peak.
+	nearLeast, leastWork float64
 	// leastTries is the number of plans, those that hold least by the search's count, that the
 	// judge chooses from; leastOps bounds the operators of all of them together.
 	leastTries, leastOps int
@@ -213,7 +214,7 @@ var standard = tuning{
 	valueRounds: 4, opRounds: 2,
 	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
 	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16, pathShare: 0.5,
-	exhaustiveStash: 12, narrowOps: 1500, nearLeast: 0.01, leastTries: 12, leastOps: 40_000, beyondShare: 1. / 64,
+	exhaustiveStash: 12, narrowOps: 1500, nearLeast: 0.01, leastWork: 0.1, leastTries: 12, leastOps: 40_000, beyondShare: 1. / 64,
 	reachOps: 15_000, reachTries: 8, reachLeast: 3, reachFactor: 1.5, reachMost: 0.15,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
 	legalizeRounds: 3, legalizeHalves: 48, legalizeSingles: 32, legalizeAtPeak: 8,
