@@ -157,3 +157,40 @@ func TestWithOpsKeepsTheRest(t *testing.T) {
 		}
 	}
 }
+
+// TestTriggersAreHeldOnce: what ONNX Runtime holds in another type than the file says is no trigger
+// where another live gradient may be one, and is one still where there is none.
+func TestTriggersAreHeldOnce(t *testing.T) {
+	p := transformer(4, 64, 32, 16, 2)
+	plan, err := Solve(p, "full")
+	if err != nil {
+		t.Fatal(err)
+	}
+	triggers := func() (list []int) {
+		prog, err := Expand(p, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, in := range prog.Instances {
+			for _, b := range in.Barriers {
+				list = append(list, b.Trigger.Value)
+			}
+		}
+		return list
+	}
+	before := triggers()
+	for _, v := range before {
+		p.Values[v].Wide = true
+	}
+	after, others := triggers(), 0
+	for k, v := range after {
+		if !p.Values[v].Wide {
+			others++
+		} else if v != before[k] {
+			t.Errorf("barrier %d waited for %s, and waits for %s, which is held twice as well", k, p.Values[before[k]].Name, p.Values[v].Name)
+		}
+	}
+	if len(before) == 0 || len(after) != len(before) || others < 2 {
+		t.Errorf("of %d barriers %d wait for a value that is held once", len(before), others)
+	}
+}

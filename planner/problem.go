@@ -64,6 +64,9 @@ type ValueInfo struct {
 	// Name is unique in the problem.
 	Name string
 	Role Role
+	// Wide: ONNX Runtime holds it in another type than the file says, so a control edge that waits
+	// for it has it held in both.
+	Wide bool `json:",omitempty"`
 }
 
 // A Problem is a training step on integers. Ops runs parallel to Graph.Nodes

@@ -246,10 +246,11 @@ func (e *expander) barrier(prog *Program, pos, start, made int) bool {
 		return e.p.Values[v.Value].Role != Index && e.lastRead[i] >= start
 	}
 	backward := func(v ValueInstance) bool { return !e.p.Ops[e.ix.producer[v.Value]].Forward }
+	once := func(v ValueInstance) bool { return !e.p.Values[v.Value].Wide }
 	return try(start-e.ix.tune.recent, func(i int, v ValueInstance) bool { // a live gradient of the same shape
-		return live(i, v) && backward(v) && class >= 0 && e.p.Graph.Values[v.Value].Class == class
+		return live(i, v) && backward(v) && once(v) && class >= 0 && e.p.Graph.Values[v.Value].Class == class
 	}) || try(0, func(i int, v ValueInstance) bool { // a live gradient
-		return live(i, v) && backward(v)
+		return live(i, v) && backward(v) && once(v)
 	}) || try(0, live) || // anything alive
 		try(0, func(_ int, v ValueInstance) bool { return e.p.Values[v.Value].Role != Index })
 }

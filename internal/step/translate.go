@@ -119,7 +119,7 @@ func (t *Translation) describe(v *onnx.Value) ortmodel.Value {
 	if t.options.Type != nil {
 		typ = t.options.Type(v)
 	}
-	if t.wide(v) {
+	if t.Wide(v) {
 		typ.DType = onnx.Float32
 	}
 	bytes, ok := typ.Bytes()

@@ -42,8 +42,8 @@ func readsHalf(n *onnx.Node) bool {
 	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && v.Type.DType == onnx.Float16 })
 }
 
-// wide reports a float16 value that is held in float32.
-func (t *Translation) wide(v *onnx.Value) bool {
+// Wide reports a float16 value that is held in float32.
+func (t *Translation) Wide(v *onnx.Value) bool {
 	if v.Type.DType != onnx.Float16 || v.Producer == nil || v.IsOutput() {
 		return false
 	}

@@ -153,7 +153,7 @@ func (a *Analysis) translate(m *onnx.Model) {
 	a.Nodes, a.Values, a.Index, a.Problem.Graph = t.Nodes, t.Values, t.Index, *t.Graph
 	a.Problem.Values, a.Problem.Ops = make([]planner.ValueInfo, 0, len(t.Values)), make([]planner.Op, 0, len(t.Nodes))
 	for _, v := range t.Values {
-		a.Problem.Values = append(a.Problem.Values, planner.ValueInfo{Name: v.Name})
+		a.Problem.Values = append(a.Problem.Values, planner.ValueInfo{Name: v.Name, Wide: t.Wide(v)})
 	}
 	for _, v := range t.Unsized {
 		a.Unsized = append(a.Unsized, v.Name)
