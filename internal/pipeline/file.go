@@ -72,14 +72,14 @@ func (f *File) asRun() *planner.Plan {
 // write writes a plan's file and predicts it as it stands.
 func (p *Planner) write(v *Variant, plan *planner.Plan) (*File, error) {
 	f, err := p.writeHiding(v, plan, nil)
-	if err != nil || !v.hides() {
-		return f, err
+	if err != nil {
+		return nil, err
 	}
 	return p.hiding(f)
 }
 
 // writeHiding is write, with the shapes of some values hidden.
-func (p *Planner) writeHiding(v *Variant, plan *planner.Plan, hidden []string) (*File, error) {
+func (p *Planner) writeHiding(v *Variant, plan *planner.Plan, list []hidden) (*File, error) {
 	problem := v.Problem()
 	plan, verdict, err := v.updatesBehind(plan)
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *Planner) writeHiding(v *Variant, plan *planner.Plan, hidden []string) (
 	if err != nil {
 		return nil, err
 	}
-	w.hidden = hidden
+	w.hidden = list
 	if err := w.follow(plan); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 package pipeline
 
-// Values that have a dead buffer wait for them, in half types.
+// Values that have a dead buffer wait for them, in half types and where shapes are erased.
 //
 // ONNX Runtime hands a dead buffer on to the next value of its shape and element size,
 // and it counts in between. Half types make more of that: what backward keeps of a
@@ -17,76 +17,116 @@ package pipeline
 // the shape may have it wait, and so on, until none is left: the peak falls only then.
 // Which values these are, and whether it helps, the model of ONNX Runtime says; the file
 // is written anew once.
+//
+// Where shapes are erased from the first recomputation on, those of small values stand, and of what an
+// output or an operand tells: a dead buffer may wait for one of these. Small ones that nothing but
+// their declaration tells are hidden by leaving it away, all that a buffer would be handed on to, since
+// that takes no node.
 
 import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
 
-const (
-	// worthHiding: of a peak, a buffer that waits is at least one part in so many.
-	worthHiding = 20
-	// maxHidings bounds how many shapes are hidden, one after another, that do not
-	// lower the peak by what is worth it (rough).
-	maxHidings = 6
+// maxHidings bounds how many shapes are hidden, one after another, that do not
+// lower the peak by what is worth it.
+const maxHidings = 6
+
+// A hiding says what is worth a view: of a peak, a buffer that waits is at least one part in so many,
+// and so is what the peak falls by. Zero: nothing is.
+type hiding struct{ waits, gains int64 }
+
+var (
+	hidingHalf   = hiding{waits: 20, gains: rough}
+	hidingErased = hiding{waits: 4096, gains: 4096}
 )
 
-// hides reports a variant in half types, on a device: the prediction of a file as it
-// stands says nothing of the casts that the CPU's session adds.
-func (v *Variant) hides() bool { return v.Options.Precision != nil && v.Options.provider().Device }
+// hides says what is worth hiding in a plan's file. Of half types that is so on a device alone: the
+// prediction of a file as it stands says nothing of the casts that the CPU's session adds. In float32
+// it is done where a plan erases shapes.
+func (v *Variant) hides(plan *planner.Plan) hiding {
+	half, device := v.Options.Precision != nil, v.Options.provider().Device
+	switch {
+	case half && device:
+		return hidingHalf
+	case !half && !device && plan.EraseShapes:
+		return hidingErased
+	}
+	return hiding{}
+}
 
 // hiding returns the file, or one of the same plan that holds less as it hides shapes.
 func (p *Planner) hiding(f *File) (*File, error) {
-	names := toHide(f.Prediction)
-	if len(names) == 0 {
+	h := f.Variant.hides(f.Plan)
+	if h.waits == 0 {
 		return f, nil
 	}
-	next, err := p.writeHiding(f.Variant, f.Plan, names)
+	values := h.of(f.Prediction)
+	if len(values) == 0 {
+		return f, nil
+	}
+	next, err := p.writeHiding(f.Variant, f.Plan, values)
 	if err != nil || next.Peak >= f.Peak {
 		return f, err
 	}
 	return next, nil
 }
 
-// toHide names the values without whose shapes the peak is lower, none that does
-// nothing for it.
-func toHide(q *predict.Prediction) []string {
-	g := q.Graph.Copy()
-	trace := ortmodel.Simulate(g, q.Order)
-	var hidden []int
-	best, peak := 0, trace.Peak
-	for tries := 0; tries < maxHidings; tries++ {
-		v := waitedFor(q, g, trace)
-		if v == ortmodel.None {
-			break
-		}
-		g.Values[v].Class = ortmodel.None
-		hidden = append(hidden, v)
-		if trace = ortmodel.Simulate(g, q.Order); trace.Peak < almost(peak) {
-			best, peak, tries = len(hidden), trace.Peak, -1
-		}
-	}
-	for _, v := range hidden[best:] {
-		g.Values[v].Class = q.Graph.Values[v].Class
-	}
-	var names []string
-	for _, v := range hidden[:best] {
-		g.Values[v].Class = q.Graph.Values[v].Class
-		if ortmodel.Simulate(g, q.Order).Peak > peak {
-			g.Values[v].Class = ortmodel.None
-			names = append(names, q.Values[v].Name)
-		}
-	}
-	return names
+// A hidden names a value whose shape ONNX Runtime is not to know.
+type hidden struct {
+	name string
+	// follows: it is small, takes over the buffer of another one that is hidden, and is worth no view.
+	follows bool
 }
 
-// waitedFor is the value that takes over the largest buffer that waits at the peak of a
-// trace, None where none is worth it.
-func waitedFor(q *predict.Prediction, g *ortmodel.Graph, trace *ortmodel.Trace) int {
+// of are the values without whose shapes the peak is lower, none that does
+// nothing for it.
+func (h hiding) of(q *predict.Prediction) (list []hidden) {
+	g, trace := q.Graph.Copy(), q.Trace
+	var tried [][]int
+	best, peak := 0, trace.Peak
+	for tries := 0; tries < maxHidings; tries++ {
+		takers := h.takers(q, g, trace)
+		if takers == nil {
+			break
+		}
+		for _, v := range takers {
+			g.Values[v].Class = ortmodel.None
+		}
+		tried = append(tried, takers)
+		if trace = ortmodel.Simulate(g, q.Order); trace.Peak < peak-peak/h.gains {
+			best, peak, tries = len(tried), trace.Peak, -1
+		}
+	}
+	known := func(values []int) {
+		for _, v := range values {
+			g.Values[v].Class = q.Graph.Values[v].Class
+		}
+	}
+	for _, values := range tried[best:] {
+		known(values)
+	}
+	for _, values := range tried[:best] {
+		known(values)
+		if ortmodel.Simulate(g, q.Order).Peak <= peak {
+			continue
+		}
+		for i, v := range values {
+			g.Values[v].Class = ortmodel.None
+			list = append(list, hidden{q.Values[v].Name, i > 0})
+		}
+	}
+	return list
+}
+
+// takers are the value that takes over the largest buffer that waits at the peak of a
+// trace, and, where it is small, those that do after it; nil where none is worth it.
+func (h hiding) takers(q *predict.Prediction, g *ortmodel.Graph, trace *ortmodel.Trace) (takers []int) {
 	waits := map[int]bool{} // owners: made before the peak, and not read until what takes it over is made
 	for _, i := range q.Order[:trace.PeakAt] {
 		for _, v := range g.Nodes[i].Outputs {
@@ -95,7 +135,7 @@ func waitedFor(q *predict.Prediction, g *ortmodel.Graph, trace *ortmodel.Trace) 
 			}
 		}
 	}
-	taker, most := ortmodel.None, trace.Peak/worthHiding
+	most := trace.Peak / h.waits
 	for k, i := range q.Order[trace.PeakAt:] {
 		n := &g.Nodes[i]
 		for _, v := range slices.Concat(n.Inputs, n.Captures) {
@@ -104,17 +144,23 @@ func waitedFor(q *predict.Prediction, g *ortmodel.Graph, trace *ortmodel.Trace) 
 			}
 		}
 		for _, v := range n.Outputs {
-			if v == ortmodel.None || !waits[trace.Owner[v]] {
+			if v == ortmodel.None {
 				continue
 			}
 			owner := trace.Owner[v]
+			if len(takers) > 0 && owner == trace.Owner[takers[0]] && g.Values[owner].Bytes < control.EraseBytes {
+				takers = append(takers, v)
+			}
+			if !waits[owner] {
+				continue
+			}
 			delete(waits, owner)
 			if bytes := g.Values[owner].Bytes; k > 0 && g.Values[owner].Kind == ortmodel.Inner && bytes > most && mayHide(q.Values[v]) {
-				taker, most = v, bytes
+				takers, most = []int{v}, bytes
 			}
 		}
 	}
-	return taker
+	return takers
 }
 
 // mayHide reports a value that can be made of a view. Where its shape does not go with
@@ -130,13 +176,17 @@ func (w *rewriting) hide() ([]*onnx.Node, error) {
 	if len(w.hidden) == 0 {
 		return g.Nodes, nil
 	}
-	var nodes []*onnx.Node
-	for _, name := range w.hidden {
-		if v := g.Value(name); v != nil && v.Producer != nil {
-			nodes = append(nodes, v.Producer)
+	var values, followers []*onnx.Value
+	for _, h := range w.hidden {
+		switch v := g.Value(h.name); {
+		case v == nil:
+		case h.follows:
+			followers = append(followers, v)
+		default:
+			values = append(values, v)
 		}
 	}
-	order, err := control.Hide(g, g.Nodes, nodes)
+	order, err := control.Hide(g, g.Nodes, values, followers)
 	g.Nodes = order
 	return order, err
 }

@@ -35,9 +35,8 @@ type rewriting struct {
 	// before are nodes of edges that were shortened, which would run right before another one.
 	before map[*onnx.Node][]*onnx.Node
 	// ran is the plan's schedule as the graph runs it.
-	ran []int
-	// hidden are values, by name, whose shapes ONNX Runtime is not to know (hide.go).
-	hidden []string
+	ran    []int
+	hidden []hidden // see hide.go
 }
 
 // follow applies a plan, and leaves the nodes in the file order that makes ONNX

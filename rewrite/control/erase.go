@@ -32,7 +32,9 @@ package control
 // A Gemm's result has rank 2 whatever is known of its factors, a recurrent operator's 3 or 4,
 // and what is computed from it has one too. So in a large graph it is read through a view as
 // well, where its reader would take the rank on: of 21,762 nodes, with 1,189 Gemms, 3,464 had a
-// rank, and are 1,202 so, for a third of the time.
+// rank, and are 1,202 so, for a third of the time. In any graph it is where the reader has an operand,
+// too small to be erased, that tells the first extent: with the last one, which a Gemm knows of its
+// weight, the whole shape would be known again.
 //
 // Views cost no memory; numbers do not change. Weakness: kernels that run in
 // place need a known shape too, so they do not there.
@@ -49,8 +51,8 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
-// eraseBytes is the size from which a shape is erased.
-const eraseBytes = 1024
+// EraseBytes is the size from which a shape is erased.
+const EraseBytes = 1024
 
 // rankedNodes is the number of erased nodes from which ranks are hidden too: with fewer the
 // search for buffers takes less than a second, and a view takes time in each step.
@@ -92,26 +94,39 @@ func Erase(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, error) {
 		out = append(out, c.b.Take()...)
 		out = append(out, n)
 	}
-	c.undeclare(g, order[from:])
+	c.undeclare(g, order[from:], EraseBytes)
 	return out, c.b.Err()
 }
 
-// Hide erases the shape of what each of some nodes makes of its first input, and
-// returns the order with the new nodes. Edges in the order are lowered already.
-func Hide(g *onnx.Graph, order []*onnx.Node, nodes []*onnx.Node) ([]*onnx.Node, error) {
+// Hide erases the shapes of values, each with what else its node makes, and returns the order
+// with the new nodes: the node reads its first input through a view, unless that tells nothing.
+// Followers are only declared no more, which hides what nothing else tells. Edges in the order are
+// lowered already.
+func Hide(g *onnx.Graph, order []*onnx.Node, values, followers []*onnx.Value) ([]*onnx.Node, error) {
 	c, err := newEraser(g)
 	if err != nil {
 		return order, err
 	}
+	var nodes []*onnx.Node
+	large := map[*onnx.Node]bool{} // by those to lead past a view
+	for i, v := range slices.Concat(values, followers) {
+		if n := v.Producer; n != nil {
+			nodes = append(nodes, n)
+			if i < len(values) && n.In(0) != nil {
+				large[n] = large[n] || worthErasing(v)
+			}
+		}
+	}
+	c.undeclare(g, nodes, 0)
 	out := make([]*onnx.Node, 0, len(order)+len(nodes))
 	for _, n := range order {
-		if slices.Contains(nodes, n) && n.In(0) != nil {
+		if whole, ok := large[n]; ok && (whole || n.Inputs[0].Type.Ranked) {
 			c.lead(n, 0)
 			out = append(out, c.b.Take()...)
 		}
 		out = append(out, n)
 	}
-	c.undeclare(g, nodes)
+	c.undeclare(g, nil, 0) // the views
 	return out, c.b.Err()
 }
 
@@ -125,14 +140,14 @@ func newEraser(g *onnx.Graph) (*eraser, error) {
 	return nil, ErrNoInput
 }
 
-// undeclare takes the types of what the nodes make, and of views, off the graph.
-func (c *eraser) undeclare(g *onnx.Graph, nodes []*onnx.Node) {
+// undeclare takes the types of what the nodes make from so many bytes on, and of views, off the graph.
+func (c *eraser) undeclare(g *onnx.Graph, nodes []*onnx.Node, from int64) {
 	hidden := map[string]bool{}
 	for _, n := range nodes {
-		forget(n, hidden)
+		forget(n, from, hidden)
 	}
 	for _, v := range c.views {
-		forget(v.Producer, hidden)
+		forget(v.Producer, from, hidden)
 	}
 	g.Proto.ValueInfo = slices.DeleteFunc(g.Proto.ValueInfo, func(p *onnxpb.ValueInfoProto) bool { return hidden[p.GetName()] })
 }
@@ -172,7 +187,7 @@ func (c *eraser) inputs(n *onnx.Node) {
 				told = i
 			}
 		default:
-			if c.known[v] || c.ranks && tellsRank(v.Producer) && takesRank(n) {
+			if c.known[v] || tellsRank(v.Producer) && takesRank(n) && (c.ranks || c.hides(n) && extentTold(n, i)) {
 				c.lead(n, i)
 			}
 			told = len(n.Inputs)
@@ -186,6 +201,15 @@ func (c *eraser) inputs(n *onnx.Node) {
 // tellsRank reports a node whose result has a known rank when nothing is known of its inputs.
 // (Of RoiAlign, Range, Compress and NonZero it is known too; no graph has many of those.)
 func tellsRank(n *onnx.Node) bool { return n.Is("Gemm", "LSTM", "GRU", "RNN") }
+
+// extentTold reports an operand of a broadcast beside input i that is too small to be led through a
+// view, and tells the first extent of the result.
+func extentTold(n *onnx.Node, i int) bool {
+	out := n.Outputs[0].Type.Shape
+	return broadcasts(n) && len(out) > 0 && slices.ContainsFunc(n.Inputs, func(w *onnx.Value) bool {
+		return w != nil && w != n.Inputs[i] && !worthErasing(w) && w.Type.IsStatic() && len(w.Type.Shape) == len(out) && w.Type.Shape[0] == out[0]
+	})
+}
 
 // takesRank reports a node whose result may have a known rank because its inputs have.
 func takesRank(n *onnx.Node) bool { return !tellsRank(n) && !n.Is("Reshape", "Expand") }
@@ -234,14 +258,14 @@ func (c *eraser) extents(v *onnx.Value) *onnx.Value {
 // worthErasing reports a large value. Of elements of less than a byte no view has a kernel.
 func worthErasing(v *onnx.Value) bool {
 	bytes, ok := v.Type.Bytes()
-	return ok && bytes >= eraseBytes && v.Type.DType.Bits() >= 8
+	return ok && bytes >= EraseBytes && v.Type.DType.Bits() >= 8
 }
 
-// forget leaves of the node's large inner outputs' types the element type, and
+// forget leaves of the types of the node's inner outputs from so many bytes on the element type, and
 // notes their names.
-func forget(n *onnx.Node, names map[string]bool) {
+func forget(n *onnx.Node, from int64, names map[string]bool) {
 	for _, v := range n.Returns() {
-		if !v.IsOutput() && worthErasing(v) {
+		if bytes, ok := v.Type.Bytes(); ok && bytes >= from && !v.IsOutput() && v.Type.DType.Bits() >= 8 {
 			v.Type = onnx.Type{DType: v.Type.DType}
 			names[v.Name] = true
 		}

@@ -89,3 +89,44 @@ func TestRanksOfManyAreHidden(t *testing.T) {
 		}
 	}
 }
+
+// TestSmallOperandsTellNothing: where shapes are erased, an operand that is too small for it does not
+// tell ONNX Runtime the first extent of a product with what a Gemm returns, which tells the
+// last one itself; a vector, which tells the last one alone, costs no view.
+func TestSmallOperandsTellNothing(t *testing.T) {
+	for small, views := range map[string]int{"64,1": 1, "32": 0} {
+		text := "model ir=10 opset=17\ngraph g {\nin x float32[64,32]\nin w float32[32,32]\nin s float32[" + small + "]\n" +
+			"h = Tanh(x)\ng = Gemm(h, w)\nm = Mul(s, g)\nr = Tanh(m)\ni = Identity(r)\ny = Neg(i)\nout y float32[64,32]\n}\n"
+		was, _ := ortest.Parse(t, text)
+		m, _ := ortest.Parse(t, text)
+		was.Graph.NameNodes()
+		var err error
+		if m.Graph.Nodes, err = control.Erase(m.Graph, m.Graph.Nodes, 0); err != nil {
+			t.Fatal(err)
+		}
+		m.Graph.NameNodes()
+		m.Graph.AnnotateTypes()
+		led := 0
+		for _, n := range m.Graph.Nodes {
+			if n.Is("Unsqueeze") && n.Inputs[0].Name == "g" {
+				led++
+			}
+		}
+		if led != views {
+			t.Errorf("beside %s the Gemm is read through %d views, want %d", small, led, views)
+		}
+		d, err := ortest.Engine(t).Dump(m, ort.SessionOptions{Level: 1, Threads: 1, Provider: ort.CPU})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"h", "m", "r"} {
+			if v := d.Graph.Value(name); v == nil || v.Type.IsStatic() {
+				t.Errorf("beside %s ONNX Runtime knows the shape of %s: %v", small, name, v)
+			}
+		}
+		in := ortest.RandomInputs(was)
+		if want, got := ortest.Run(t, was, 0, in), ortest.Run(t, m, 0, in); !reflect.DeepEqual(want, got) {
+			t.Errorf("beside %s: other numbers", small)
+		}
+	}
+}
