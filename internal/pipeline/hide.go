@@ -39,11 +39,16 @@ const maxHidings = 6
 
 // A hiding says what is worth a view: of a peak, a buffer that waits is at least one part in so many,
 // and so is what the peak falls by. Zero: nothing is.
-type hiding struct{ waits, gains int64 }
+type hiding struct {
+	waits, gains int64
+	// promised: the file is to hold what its plan is judged to, and no less, as plans are chosen by
+	// that.
+	promised bool
+}
 
 var (
 	hidingHalf   = hiding{waits: 20, gains: rough}
-	hidingErased = hiding{waits: 4096, gains: 4096}
+	hidingErased = hiding{waits: 4096, gains: 4096, promised: true}
 )
 
 // hides says what is worth hiding in a plan's file. Of half types that is so on a device alone: the
@@ -63,10 +68,14 @@ func (v *Variant) hides(plan *planner.Plan) hiding {
 // hiding returns the file, or one of the same plan that holds less as it hides shapes.
 func (p *Planner) hiding(f *File) (*File, error) {
 	h := f.Variant.hides(f.Plan)
-	if h.waits == 0 {
+	if h.waits == 0 || h.promised && f.Peak <= f.Verdict.Peak {
 		return f, nil
 	}
-	values := h.of(f.Prediction)
+	var enough int64
+	if h.promised {
+		enough = f.Verdict.Peak
+	}
+	values := h.of(f.Prediction, enough)
 	if len(values) == 0 {
 		return f, nil
 	}
@@ -85,13 +94,13 @@ type hidden struct {
 }
 
 // of are the values without whose shapes the peak is lower, none that does
-// nothing for it.
-func (h hiding) of(q *predict.Prediction) (list []hidden) {
+// nothing for it; it does not fall below what is enough, in bytes.
+func (h hiding) of(q *predict.Prediction, enough int64) (list []hidden) {
 	g, trace := q.Graph.Copy(), q.Trace
 	var tried [][]int
 	best, peak := 0, trace.Peak
-	for tries := 0; tries < maxHidings; tries++ {
-		takers := h.takers(q, g, trace)
+	for tries := 0; tries < maxHidings && peak > enough; tries++ {
+		takers := h.takers(q, g, trace, enough)
 		if takers == nil {
 			break
 		}
@@ -99,7 +108,10 @@ func (h hiding) of(q *predict.Prediction) (list []hidden) {
 			g.Values[v].Class = ortmodel.None
 		}
 		tried = append(tried, takers)
-		if trace = ortmodel.Simulate(g, q.Order); trace.Peak < peak-peak/h.gains {
+		if trace = ortmodel.Simulate(g, q.Order); trace.Peak < enough {
+			break
+		}
+		if trace.Peak < peak-peak/h.gains {
 			best, peak, tries = len(tried), trace.Peak, -1
 		}
 	}
@@ -125,8 +137,9 @@ func (h hiding) of(q *predict.Prediction) (list []hidden) {
 }
 
 // takers are the value that takes over the largest buffer that waits at the peak of a
-// trace, and, where it is small, those that do after it; nil where none is worth it.
-func (h hiding) takers(q *predict.Prediction, g *ortmodel.Graph, trace *ortmodel.Trace) (takers []int) {
+// trace, or the smallest without which it holds enough, and, where it is small, those that do after it; nil
+// where none is worth it.
+func (h hiding) takers(q *predict.Prediction, g *ortmodel.Graph, trace *ortmodel.Trace, enough int64) (takers []int) {
 	waits := map[int]bool{} // owners: made before the peak, and not read until what takes it over is made
 	for _, i := range q.Order[:trace.PeakAt] {
 		for _, v := range g.Nodes[i].Outputs {
@@ -135,7 +148,7 @@ func (h hiding) takers(q *predict.Prediction, g *ortmodel.Graph, trace *ortmodel
 			}
 		}
 	}
-	most := trace.Peak / h.waits
+	most, over := trace.Peak/h.waits, trace.Peak-enough
 	for k, i := range q.Order[trace.PeakAt:] {
 		n := &g.Nodes[i]
 		for _, v := range slices.Concat(n.Inputs, n.Captures) {
@@ -155,7 +168,8 @@ func (h hiding) takers(q *predict.Prediction, g *ortmodel.Graph, trace *ortmodel
 				continue
 			}
 			delete(waits, owner)
-			if bytes := g.Values[owner].Bytes; k > 0 && g.Values[owner].Kind == ortmodel.Inner && bytes > most && mayHide(q.Values[v]) {
+			if bytes := g.Values[owner].Bytes; k > 0 && g.Values[owner].Kind == ortmodel.Inner && mayHide(q.Values[v]) &&
+				(bytes > most && (most < over || takers == nil) || takers != nil && bytes >= over && bytes < most) {
 				takers, most = []int{v}, bytes
 			}
 		}

@@ -356,8 +356,7 @@ func (v *Variant) leastOf(problem *planner.Problem, strategy string) ([]Candidat
 // least runs a strategy for the least peak in a family and writes the file. Where
 // that holds more than the judge said, as buffers wait in it to be used again, it
 // may not be the least: then what promises less is written too, by one part in rough or,
-// while the budget is not kept, by anything. In a small graph so are the next ones, of which
-// hiding shapes may make more.
+// while the budget is not kept, by anything.
 func (p *Planner) least(s *planner.Solver, strategy string, f *family, budget Budget) (*File, error) {
 	list, first, err := p.leastCandidates(s, strategy, f)
 	if err != nil {
@@ -369,16 +368,12 @@ func (p *Planner) least(s *planner.Solver, strategy string, f *family, budget Bu
 	}
 	list = slices.Delete(list, first, first+1)
 	slices.SortStableFunc(list, func(a, b Candidate) int { return cmp.Compare(a.Peak, b.Peak) })
-	left := alsoNodes
 	for _, c := range list {
 		limit := best.Peak - 1
 		if budget.Keeps(best.Prediction) {
 			limit = almost(limit)
 		}
-		if c.Peak > limit {
-			left -= len(c.Variant.Problem().Ops)
-		}
-		if s.Frontier == nil && c.Peak > limit || left < 0 || p.stopped() {
+		if c.Peak > limit || p.stopped() {
 			break
 		}
 		r, err := p.file(c, Budget{Live: limit}) // else it is not finished
@@ -397,10 +392,6 @@ func (p *Planner) least(s *planner.Solver, strategy string, f *family, budget Bu
 	}
 	return best, nil
 }
-
-// alsoNodes bounds the nodes of candidates that are written though they promise no less: what hiding
-// shapes takes off a file the judge does not count.
-const alsoNodes = 6_000
 
 // simpler are the strategies whose plans a search starts from, as it judges them.
 var simpler = []string{"full", "sqrt", "selective"}
