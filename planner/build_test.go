@@ -212,14 +212,17 @@ func (b *builder) product(x, y int, bytes, flops int64) int {
 }
 
 // random is a graph of n forward operators and a loss.
-func random(r *rand.Rand, n int) *Problem {
+func random(r *rand.Rand, n int) *Problem { return randomOf(r, n, 6) }
+
+// randomOf is random with so many forms of operators; the seventh is sloped.
+func randomOf(r *rand.Rand, n, forms int) *Problem {
 	b := newBuilder()
 	size := func() int64 { return int64(1+r.Intn(8)) << 13 }
 	pool := []int{b.matmul(b.feed("x", 1<<14), b.weight("w", 1<<13), size(), 1<<16)}
 	for i := 1; i < n-1; i++ {
 		x := pool[max(0, len(pool)-1-r.Intn(3))]
 		var y int
-		switch r.Intn(7) {
+		switch r.Intn(forms) {
 		case 6:
 			y = b.sloped("Gelu", x, size())
 		case 0:

@@ -15,7 +15,7 @@ func TestOptimalEqualsExhaustive(t *testing.T) {
 		problems = 50
 	}
 	for i := range problems {
-		p := random(r, 3+r.Intn(10)) // up to 12 forward operators
+		p := randomOf(r, 3+r.Intn(10), 6+i%2) // up to 12 forward operators
 		ix := p.indexed()
 		type found struct {
 			peak     int64
