@@ -118,7 +118,7 @@ func (s *assignment) owners(g *onnx.Graph, out *Split) error {
 		case hand != 0 && hand>>owner&1 == 0:
 			return fmt.Errorf("%q is read in stage %d, and what its update needs is complete in stage %d only: use fewer stages; where one norm clips all gradients, clip by parameter (remat grad --clip-by parameter)", v.Name, bits.Len64(hand)-1, owner)
 		case hand == 0 && len(out.Readers[v.Name]) > 1:
-			return fmt.Errorf("%q is state that several stages read: clip by parameter (remat grad --clip-by parameter), or not at all", v.Name)
+			return fmt.Errorf("%q is state that stages %v read: use fewer stages; where one norm clips all gradients, clip by parameter (remat grad --clip-by parameter)", v.Name, out.Readers[v.Name])
 		}
 	}
 	return nil
