@@ -201,6 +201,11 @@ func (e *env) warnMean(m *onnx.Model, loss string, b *data.Batches) (err error) 
 			return err
 		}
 	}
+	if why == "" {
+		if uneven, inputs := unevenLabels(b, min(b.Len(), 64), b.Counts()); uneven != "" && inputs > 1 {
+			why = uneven + " of a batch count, and each batch weighs the same"
+		}
+	}
 	if why != "" {
 		e.warn([]string{fmt.Sprintf("%s: the mean and the perplexity are averages over batches of %d; another --batch gives other numbers", why, b.Batch())})
 	}

@@ -470,14 +470,23 @@ func (t *trainRun) warnUneven(job *train.Job, d *data.Data) {
 	if runs < 2 {
 		return
 	}
+	if uneven, _ := unevenLabels(d.Train, int64(min(max(runs, 8), 64)), t.counts); uneven != "" {
+		t.e.warn([]string{fmt.Sprintf("%s of a micro-batch count, and each micro-batch weighs the same: an update by the mean of %d runs is not that of one batch of all their samples",
+			uneven, runs)})
+	}
+}
+
+// unevenLabels says how many labels the first batches have that count, where these are not equally many,
+// and of how many inputs such numbers are known. what labels are called where one input holds them.
+func unevenLabels(b *data.Batches, batches int64, what string) (text string, inputs int) {
 	type span struct{ least, most int64 }
 	counts := map[string]span{}
-	for i := range int64(min(max(runs, 8), 64)) {
-		b, err := d.Train.At(i)
+	for i := range batches {
+		batch, err := b.At(i)
 		if err != nil {
-			return // which its step says
+			return "", 0 // which its step says
 		}
-		for input, n := range d.Train.Compared(b) {
+		for input, n := range b.Compared(batch) {
 			if s, ok := counts[input]; ok {
 				counts[input] = span{min(s.least, n), max(s.most, n)}
 			} else {
@@ -488,17 +497,14 @@ func (t *trainRun) warnUneven(job *train.Job, d *data.Data) {
 	var uneven []string
 	for _, input := range slices.Sorted(maps.Keys(counts)) {
 		if s := counts[input]; s.least < s.most {
-			text, what := fmt.Sprintf("%d to %d ", s.least, s.most), t.counts
+			of := what
 			if len(counts) > 1 {
-				what = "labels in " + input
+				of = "labels in " + input
 			}
-			uneven = append(uneven, text+what)
+			uneven = append(uneven, fmt.Sprintf("%d to %d %s", s.least, s.most, of))
 		}
 	}
-	if len(uneven) > 0 {
-		t.e.warn([]string{fmt.Sprintf("%s of a micro-batch count, and each micro-batch weighs the same: an update by the mean of %d runs is not that of one batch of all their samples",
-			strings.Join(uneven, " and "), runs)})
-	}
+	return strings.Join(uneven, " and "), len(counts)
 }
 
 // length sets how many steps the job has.

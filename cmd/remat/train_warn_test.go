@@ -71,7 +71,7 @@ func warned(t *testing.T, args ...string) string {
 }
 
 // TestTrainWarnsOfRuns: where the loss is no mean over samples, an update by several runs, or
-// ranks, is another one than by a large batch, and train says so.
+// ranks, is another one than by a large batch, and train says so. So does eval where no weight of a batch is right.
 func TestTrainWarnsOfRuns(t *testing.T) {
 	at := newFolder(t).at
 	for name, loss := range map[string]string{"sum": "ReduceSum", "mean": "ReduceMean"} {
@@ -105,6 +105,15 @@ func TestTrainWarnsOfRuns(t *testing.T) {
 	for name, z := range map[string][]int64{"both.npz": {0, 1, 1, 1, 1, 0, 0, 0}, "uneven.npz": {-1, 1, 1, 1, -1, 0, 0, 0}} {
 		if err := remat.WriteNPZ(at(name), map[string]remat.Tensor{"x": remat.FromFloat32s(make([]float32, 16), 8, 2), "y": remat.FromInt64s([]int64{0, 1, 1, -1, 1, 0, 0, -1}, 8), "z": remat.FromInt64s(z, 8)}); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for flags, want := range map[string]string{
+		"--data both.npz --batch 4": "",
+		"--data both.npz --batch 8": "",
+		"--data both.npz --batch 2": "1 to 2 labels in y of a batch count, and each batch weighs the same: the mean and the perplexity are averages over batches of 2",
+	} {
+		if got := warned(t, append([]string{"eval", at("both.onnx")}, strings.Fields(strings.Replace(flags, "both", at("both"), 1))...)...); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("eval %s: warns %q, want %q", flags, got, want)
 		}
 	}
 	for i, c := range []struct {

@@ -5,6 +5,8 @@ package pipeline
 
 import (
 	"fmt"
+	"iter"
+	"math"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -21,16 +23,43 @@ func noPlainMean(g *onnx.Graph, loss string) string {
 			if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "sum" || n.Is("ReduceSum", "ReduceSumSquare", "ReduceL1") {
 				return fmt.Sprintf("the loss is a sum, by %s", n.Label())
 			}
-			if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "mean" && weighs(n.In(2)) {
-				return fmt.Sprintf("the loss weighs classes, by %s", n.Label())
-			}
 			if !traits.IsView(n) {
 				break
 			}
 			v = n.In(0)
 		}
 	}
+	for n := range terms(g, loss) {
+		if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "mean" && weighs(n.In(2)) {
+			return fmt.Sprintf("the loss weighs classes, by %s", n.Label())
+		}
+	}
 	return ""
+}
+
+// terms are the nodes whose values the loss is a sum of, each times a number.
+func terms(g *onnx.Graph, loss string) iter.Seq[*onnx.Node] {
+	return func(yield func(*onnx.Node) bool) {
+		seen := map[*onnx.Value]bool{}
+		for list := losses(g, loss); len(list) > 0; {
+			v := list[len(list)-1]
+			list = list[:len(list)-1]
+			if v == nil || v.Producer == nil || seen[v] {
+				continue
+			}
+			seen[v] = true
+			switch n := v.Producer; {
+			case n.Is("Add", "Sub", "Mul", "Div", "Sum", "Mean", "Concat", "ReduceSum", "ReduceMean"):
+				list = append(list, n.Inputs...)
+			case n.Is("Neg", "Cast"), traits.IsView(n):
+				list = append(list, n.In(0))
+			default:
+				if !yield(n) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // losses are the output of that name, or all scalars of floats.
@@ -48,7 +77,7 @@ func DividedByData(g *onnx.Graph, loss string, ignored int64) string {
 			n := v.Producer
 			scales := n.Is("Mul", "Div") && n.In(1).Stored()
 			if n.Is("Div") && !scales && fed(g, n.In(1)) && !countsLabels(n.In(1), ignored) {
-				return fmt.Sprintf("the loss is divided by what the data give, by %s", n.Label())
+				return divides(n)
 			}
 			if !scales && !n.Is("Neg") && !traits.IsView(n) {
 				break
@@ -59,11 +88,18 @@ func DividedByData(g *onnx.Graph, loss string, ignored int64) string {
 	return ""
 }
 
+func divides(n *onnx.Node) string {
+	return fmt.Sprintf("the loss is divided by what the data give, by %s", n.Label())
+}
+
 // fed reports that elements of what is fed reach v.
 func fed(g *onnx.Graph, v *onnx.Value) bool {
 	reads := step.DependenciesOf(g).Backward(step.Data, v).Reads()
 	return slices.ContainsFunc(g.Inputs, func(in *onnx.Value) bool { return in.Init == nil && reads[in] })
 }
+
+// anyLabel stands for whatever label a model ignores.
+const anyLabel = math.MinInt64
 
 // countsLabels reports the number of labels that differ from the one, perhaps with a least one.
 func countsLabels(v *onnx.Value, but int64) bool {
@@ -85,7 +121,10 @@ func countsLabels(v *onnx.Value, but int64) bool {
 // isLabel reports a condition that holds where labels are the one.
 func isLabel(v *onnx.Value, label int64) bool {
 	n := v.Producer
-	return n != nil && n.Is("Equal") && slices.ContainsFunc(n.Inputs, func(side *onnx.Value) bool { return isNumber(side, float64(label)) })
+	return n != nil && n.Is("Equal") && slices.ContainsFunc(n.Inputs, func(side *onnx.Value) bool {
+		x, ok := side.Number()
+		return ok && (x == float64(label) || label == anyLabel && !side.Type.DType.IsFloat())
+	})
 }
 
 func isNumber(v *onnx.Value, want float64) bool {

@@ -152,7 +152,7 @@ func (s *sampling) gathers(n *onnx.Node) bool {
 }
 
 // linear follows the loss through what is linear to the means over samples. counted: what
-// is met is divided by a number that the data give, so a sum is a mean.
+// is met is divided by the size of the batch or the number of its labels, so a sum is a mean.
 func (s *sampling) linear(v *onnx.Value, counted bool) string {
 	n := v.Producer
 	if n == nil || !s.reached[v] || s.passed[n] || !s.feeds(step.Data, v) {
@@ -185,6 +185,9 @@ func (s *sampling) linear(v *onnx.Value, counted bool) string {
 		}
 		if n.Is("Mul") && s.feeds(step.Data, scale) {
 			return fmt.Sprintf("the loss is no mean over samples, by %s", n.Label())
+		}
+		if n.Is("Div") && s.feeds(step.Data, scale) && !countsLabels(scale, anyLabel) {
+			return divides(n)
 		}
 		counted = counted || n.Is("Div") && s.feeds(step.Any, scale)
 	case n.Is("Neg", "Cast", "ReduceSum", "ReduceMean", "Concat", "Gather", "Slice"), traits.IsView(n):
