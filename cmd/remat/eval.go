@@ -202,8 +202,16 @@ func (e *env) warnMean(m *onnx.Model, loss string, b *data.Batches) (err error) 
 		}
 	}
 	if why == "" {
-		if uneven, inputs := unevenLabels(b, min(b.Len(), 64), b.Counts()); uneven != "" && inputs > 1 {
+		beside, err := pipeline.BesideLabels(m, loss)
+		if err != nil {
+			return err
+		}
+		switch uneven, inputs := unevenLabels(b, min(b.Len(), 64), b.Counts()); {
+		case uneven == "":
+		case inputs > 1:
 			why = uneven + " of a batch count, and each batch weighs the same"
+		case beside != "":
+			why = uneven + " of a batch count, and " + beside
 		}
 	}
 	if why != "" {

@@ -107,12 +107,28 @@ func TestTrainWarnsOfRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for name, term := range map[string]string{"beside": "c", "penalized": "p"} {
+		m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[batch,2]\nin y int64[batch]\ninit w float32[2,2] = [1,2,3,4]\ninit half float32[] = 0.5\nh = MatMul(x, w)\n" +
+			"a = SoftmaxCrossEntropyLoss(h, y) {ignore_index=-1}\nsq = Mul(h, h)\nb = ReduceMean(sq) {keepdims=0}\nc = Mul(half, b)\np = ReduceSumSquare(w) {keepdims=0}\n" +
+			"loss = Add(a, " + term + ")\nout loss float32[]\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Save(at(name + ".onnx")); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for flags, want := range map[string]string{
-		"--data both.npz --batch 4": "",
-		"--data both.npz --batch 8": "",
-		"--data both.npz --batch 2": "1 to 2 labels in y of a batch count, and each batch weighs the same: the mean and the perplexity are averages over batches of 2",
+		"both --data both.npz --batch 4":   "",
+		"both --data both.npz --batch 8":   "",
+		"labelled --data d.npz --batch 2":  "",
+		"penalized --data d.npz --batch 2": "",
+		"beside --data d.npz --batch 4":    "",
+		"beside --data d.npz --batch 2":    "1 to 2 labels of a batch count, and the loss has a term that is no mean over labels, by ReduceMean that makes b: the mean and the perplexity are averages over batches of 2",
+		"both --data both.npz --batch 2":   "1 to 2 labels in y of a batch count, and each batch weighs the same: the mean and the perplexity are averages over batches of 2",
 	} {
-		if got := warned(t, append([]string{"eval", at("both.onnx")}, strings.Fields(strings.Replace(flags, "both", at("both"), 1))...)...); (got == "") != (want == "") || !strings.Contains(got, want) {
+		args := strings.Fields(flags)
+		if got := warned(t, "eval", at(args[0]+".onnx"), args[1], at(args[2]), args[3], args[4]); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("eval %s: warns %q, want %q", flags, got, want)
 		}
 	}

@@ -49,9 +49,12 @@ func terms(g *onnx.Graph, loss string) iter.Seq[*onnx.Node] {
 			}
 			seen[v] = true
 			switch n := v.Producer; {
-			case n.Is("Add", "Sub", "Mul", "Div", "Sum", "Mean", "Concat", "ReduceSum", "ReduceMean"):
+			case n.Is("Add", "Sub", "Sum", "Mean", "Concat"):
 				list = append(list, n.Inputs...)
-			case n.Is("Neg", "Cast"), traits.IsView(n):
+			case n.Is("Mul") && n.In(0).Stored():
+				list = append(list, n.In(1))
+			case n.Is("Neg", "Cast"), traits.IsView(n), n.Is("Mul", "Div") && n.In(1).Stored(),
+				n.Is("ReduceSum", "ReduceMean") && n.In(0).Producer != nil && n.In(0).Producer.Is("Concat"):
 				list = append(list, n.In(0))
 			default:
 				if !yield(n) {
@@ -60,6 +63,30 @@ func terms(g *onnx.Graph, loss string) iter.Seq[*onnx.Node] {
 			}
 		}
 	}
+}
+
+// BesideLabels says by which node the loss has a term beside a mean over the labels that count, ""
+// where it has none: how many of these a batch has is no weight of both.
+func BesideLabels(m *onnx.Model, loss string) (string, error) {
+	fed, err := fedInputs(m, step.Roles{})
+	if err != nil {
+		return "", err
+	}
+	deps, labels, beside := step.DependenciesOf(m.Graph), false, ""
+	for n := range terms(m.Graph, loss) {
+		reads := deps.Backward(step.Data, n.Outputs[0]).Reads()
+		switch {
+		case !slices.ContainsFunc(fed, func(in *onnx.Value) bool { return reads[in] }): // as a penalty on weights
+		case n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "mean", n.Is("Div") && countsLabels(n.In(1), anyLabel):
+			labels = true
+		default:
+			beside = fmt.Sprintf("the loss has a term that is no mean over labels, by %s", n.Label())
+		}
+	}
+	if !labels {
+		return "", nil
+	}
+	return beside, nil
 }
 
 // losses are the output of that name, or all scalars of floats.
