@@ -3,6 +3,7 @@ package pipeline
 import (
 	"testing"
 
+	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -51,5 +52,23 @@ func TestLeastIsJudged(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLeastOfSmallLoss: a loss of few rows has no slices that are fast, and the least has it in slices all the same.
+func TestLeastOfSmallLoss(t *testing.T) {
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Batch, c.Seq, c.Layers, c.Hidden, c.Heads, c.Vocab = 1, 32, 1, 16, 2, 4096
+	})
+	p, err := NewPlanner(engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := p.Plan("least", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Variant.Divided.Loss < 2 || f.Peak > p.Before.LivePeak*3/4 {
+		t.Errorf("the loss in %d slices, %d bytes of %d", f.Variant.Divided.Loss, f.Peak, p.Before.LivePeak)
 	}
 }

@@ -115,8 +115,8 @@ const choicesN = 12
 // into slices, wide products into parts too, the loss into smaller slices, which
 // slows its products down, and large updates into slices. Where these are bound one by
 // one and wait for nothing, the loss holds most: slices between coarse and fine then hold
-// less than either. Within a bound, on work or memory, the loss in four is looked at
-// too: what coarse slices read again may be better spent elsewhere. Micro-batches divide all
+// less than either. Within a bound, on work or memory, and for the least, the loss in four is looked at
+// too: what coarse slices read again may be better spent elsewhere, and a small loss has none. Micro-batches divide all
 // that the batch is an axis of, for what their products read again, and have as many times
 // the nodes: coarse ones, and with the loss in slices more of them. Yet more take long to plan and to
 // load, so they are for who gives a bound or asks for the least.
@@ -132,7 +132,7 @@ var choices = [choicesN]choice{
 type choice struct {
 	Divisions
 	bound  bool // only with Outputs Rows
-	within bool // only within a bound
+	within bool // only within a bound, or for the least
 	far    bool // only within a bound, or for the least
 	// beyond is a choice that divides less, and adds no more work: the first, where none else does.
 	beyond int
@@ -222,10 +222,7 @@ func (p *Planner) families(s *planner.Solver) iter.Seq2[*family, error] {
 // variants yields the variants of a family that a solver chooses from.
 func (p *Planner) variants(s *planner.Solver, f *family) iter.Seq2[*Variant, error] {
 	return func(yield func(*Variant, error) bool) {
-		for i, c := range choices {
-			if c.within {
-				continue
-			}
+		for i := range choices {
 			v, err := p.variant(s, f, i)
 			if (v != nil || err != nil) && !yield(v, err) || err != nil {
 				return
