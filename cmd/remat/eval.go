@@ -206,12 +206,13 @@ func (e *env) warnMean(m *onnx.Model, loss string, b *data.Batches) (err error) 
 		if err != nil {
 			return err
 		}
-		switch uneven, inputs := unevenLabels(b, min(b.Len(), 64), b.Counts()); {
-		case uneven == "":
-		case inputs > 1:
-			why = uneven + " of a batch count, and each batch weighs the same"
-		case beside != "":
-			why = uneven + " of a batch count, and " + beside
+		if _, inputs := unevenLabels(b, min(b.Len(), 1), b.Counts()); inputs > 1 {
+			beside = "each batch weighs the same"
+		}
+		if beside != "" { // else a batch weighs as its labels do
+			if uneven, _ := unevenLabels(b, min(b.Len(), 64), b.Counts()); uneven != "" {
+				why = uneven + " of a batch count, and " + beside
+			}
 		}
 	}
 	if why != "" {
