@@ -257,15 +257,20 @@ func (c *eraser) extents(v *onnx.Value) *onnx.Value {
 
 // worthErasing reports a large value. Of elements of less than a byte no view has a kernel.
 func worthErasing(v *onnx.Value) bool {
+	return takes(v, EraseBytes)
+}
+
+// takes reports a value of so many bytes or more, and elements of no less than a byte.
+func takes(v *onnx.Value, from int64) bool {
 	bytes, ok := v.Type.Bytes()
-	return ok && bytes >= EraseBytes && v.Type.DType.Bits() >= 8
+	return ok && bytes >= from && v.Type.DType.Bits() >= 8
 }
 
 // forget leaves of the types of the node's inner outputs from so many bytes on the element type, and
 // notes their names.
 func forget(n *onnx.Node, from int64, names map[string]bool) {
 	for _, v := range n.Returns() {
-		if bytes, ok := v.Type.Bytes(); ok && bytes >= from && !v.IsOutput() && v.Type.DType.Bits() >= 8 {
+		if takes(v, from) && !v.IsOutput() {
 			v.Type = onnx.Type{DType: v.Type.DType}
 			names[v.Name] = true
 		}
