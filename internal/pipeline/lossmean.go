@@ -20,7 +20,7 @@ func noPlainMean(g *onnx.Graph, loss string) string {
 	for _, v := range losses(g, loss) {
 		for v != nil && v.Producer != nil {
 			n := v.Producer
-			if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "sum" || n.Is("ReduceSum", "ReduceSumSquare", "ReduceL1") {
+			if labelled(n, "sum") || n.Is("ReduceSum", "ReduceSumSquare", "ReduceL1") {
 				return fmt.Sprintf("the loss is a sum, by %s", n.Label())
 			}
 			if !traits.IsView(n) {
@@ -30,11 +30,16 @@ func noPlainMean(g *onnx.Graph, loss string) string {
 		}
 	}
 	for n := range terms(g, loss) {
-		if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "mean" && weighs(n.In(2)) {
+		if labelled(n, "mean") && weighs(n.In(2)) {
 			return fmt.Sprintf("the loss weighs classes, by %s", n.Label())
 		}
 	}
 	return ""
+}
+
+// labelled reports a loss over labels that is reduced so.
+func labelled(n *onnx.Node, reduction string) bool {
+	return n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == reduction
 }
 
 // terms are the nodes whose values the loss is a sum of, each times a number.
@@ -77,7 +82,7 @@ func BesideLabels(m *onnx.Model, loss string) (string, error) {
 		reads := deps.Backward(step.Data, n.Outputs[0]).Reads()
 		switch {
 		case !slices.ContainsFunc(fed, func(in *onnx.Value) bool { return reads[in] }): // as a penalty on weights
-		case n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "mean", n.Is("Div") && countsLabels(n.In(1), anyLabel):
+		case labelled(n, "mean"), n.Is("Div") && countsLabels(n.In(1), anyLabel):
 			labels = true
 		default:
 			beside = fmt.Sprintf("the loss has a term that is no mean over labels, by %s", n.Label())

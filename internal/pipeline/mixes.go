@@ -164,7 +164,7 @@ func (s *sampling) linear(v *onnx.Value, counted bool) string {
 	s.passed[n] = true
 	if s.gathers(n) {
 		switch {
-		case n.Is("ReduceMean"), n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "mean":
+		case n.Is("ReduceMean"), labelled(n, "mean"):
 			return ""
 		case n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "ReduceSum", "ReduceSumSquare", "ReduceL1", "MatMul", "Gemm", "Einsum"):
 			if counted {

@@ -20,14 +20,15 @@ import (
 // predictions are of.
 const PromiseKey = "remat.predicted.graph"
 
+// promised are the keys of what a file says of its step where that is predicted to the byte.
+var promised = []string{PeakKey, PromiseKey, ReservedKey}
+
 // SetPromise writes the predicted live peak of a model that is about to be
 // saved. Changes to the graph after it break the promise. A step that is not predicted to the
 // byte has none, nor that of the file that it was written from.
 func SetPromise(m *onnx.Model, p *predict.Prediction) {
 	if !p.Exact() {
-		for _, key := range []string{PeakKey, PromiseKey, ReservedKey} {
-			m.DropMetadata(key)
-		}
+		drop(m, promised...)
 		return
 	}
 	m.SetMetadata(PeakKey, strconv.FormatInt(p.LivePeak, 10))
@@ -36,7 +37,12 @@ func SetPromise(m *onnx.Model, p *predict.Prediction) {
 
 // dropPromises takes off what a file promises of its step, of a model that becomes another step.
 func dropPromises(m *onnx.Model) {
-	for _, key := range []string{PeakKey, PromiseKey, ReservedKey, SessionKey, runtime.SlabKey} {
+	drop(m, promised...)
+	drop(m, SessionKey, runtime.SlabKey)
+}
+
+func drop(m *onnx.Model, keys ...string) {
+	for _, key := range keys {
 		m.DropMetadata(key)
 	}
 }
