@@ -280,14 +280,7 @@ func TestHalfOnCPUAsPromised(t *testing.T) {
 func TestHalfTriggers(t *testing.T) {
 	m := trainingGraph(t, "encoder", func(c *models.Config) { c.Layers, c.Hidden = 4, 48 })
 	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Precision: &precision.Options{To: onnx.Float16, Provider: "cpu"}}
-	p, err := NewPlanner(engine(t), m, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := p.Plan("full", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := inParts(t, engine(t), m, o, "full")
 	if f.Peak > 44_700_000 || f.Peak > f.Verdict.Peak+f.Verdict.Peak/10 {
 		t.Errorf("the file holds %d bytes, its plan %d", f.Peak, f.Verdict.Peak)
 	}

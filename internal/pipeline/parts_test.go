@@ -511,6 +511,7 @@ graph g {
 	return m
 }
 
+// inParts is the file of the plan that a strategy makes.
 func inParts(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strategy string) *File {
 	t.Helper()
 	return plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan(strategy, 0) })

@@ -22,14 +22,7 @@ import (
 func asWritten(t *testing.T, e *runtime.Engine, strategy string) *File {
 	t.Helper()
 	m := zooStep(t, "gpt2-tiny", optim.AdamW, func(c *models.Config) { c.Seq, c.Batch, c.Dropout = 32, 2, 0.1 })
-	p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := p.Plan(strategy, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := inParts(t, e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}, strategy)
 	promise(t, f)
 	return f
 }

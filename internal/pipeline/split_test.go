@@ -240,14 +240,7 @@ func TestPlannedInStages(t *testing.T) {
 	for _, strategy := range []string{"sqrt", "full", "least"} {
 		for _, kind := range []optim.Kind{optim.SGD, optim.AdamW} {
 			m := zooStep(t, "gpt2-tiny", kind, func(c *models.Config) { c.Layers, c.Seq, c.Batch, c.Dropout = 7, 48, 2, 0.1 })
-			p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := p.Plan(strategy, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := inParts(t, e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}, strategy)
 			if !slices.ContainsFunc(f.Model.Graph.Nodes, func(n *onnx.Node) bool { return n.MadeBy(onnx.RecomputePass) }) {
 				t.Fatalf("%s computes nothing again", strategy)
 			}
